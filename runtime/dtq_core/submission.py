@@ -1,0 +1,194 @@
+"""What a producer may ask for, and its limits (contract §1, §11). API, CLI, bulk and `.submit()` share it.
+
+`Submission.make` turns raw input into a value that submit.lua can write as it is; nothing that breaks a limit gets past
+it. Pure: limits and the task id are arguments.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr, ValidationError
+
+from dtq_core.config import Settings
+from dtq_core.errors import InvalidTask, PayloadTooLarge, UnknownTaskType
+from dtq_core.task import QUEUE_NAME, TASK_ID, TASK_TYPE_NAME
+
+MAX_METADATA_BYTES = 4096
+MAX_KEY_BYTES = 512
+MAX_DELAY_S = 30 * 86_400
+MAX_NESTING = 128
+MAX_TTL_S = 10 * 365 * 86_400
+
+_Number = Annotated[float, Field(strict=True)] | StrictInt | StrictFloat
+
+
+class SubmissionInput(BaseModel):
+    """The body of POST /api/v1/tasks. None means: the default of the task type, of the queue, or of the installation."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True, allow_inf_nan=False)
+
+    task_type: StrictStr = Field(min_length=1, max_length=128)
+    payload: dict[str, Any] = Field(default_factory=dict)
+    queue: StrictStr = "default"
+    idempotency_key: StrictStr | None = None
+    max_attempts: StrictInt | None = None
+    priority: StrictInt | None = Field(None, ge=0, le=9)
+    timeout_ms: StrictInt | None = Field(None, ge=1, le=3_600_000)
+    delay_seconds: _Number = Field(0, ge=0, le=MAX_DELAY_S)
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """One checked submission. JSON fields are compact UTF-8; 0 for timeout_ms, max_attempts and -1 for priority mean the default."""
+
+    task_id: str
+    queue: str
+    task_type: str
+    payload: bytes
+    idempotency_key: str
+    max_attempts: int
+    priority: int
+    timeout_ms: int
+    delay_ms: int
+    metadata: bytes
+    ttl_ms: int
+
+    @classmethod
+    def make(cls, raw: SubmissionInput | dict[str, Any], task_id: str, settings: Settings) -> Submission:
+        """Check `raw` against every limit.
+
+        Raises PayloadTooLarge before any other complaint (decision 9), then InvalidTask with the field named.
+        """
+        if isinstance(raw, dict):
+            _check_payload_size(raw.get("payload"), settings.max_payload_bytes)
+            raw = _parse(raw)
+        payload = encode_json(raw.payload, "payload")
+        if len(payload) > settings.max_payload_bytes:
+            raise PayloadTooLarge(f"payload has {len(payload)} bytes, at most {settings.max_payload_bytes} are taken")
+        metadata = encode_json(raw.metadata, "metadata")
+        if len(metadata) > MAX_METADATA_BYTES:
+            raise InvalidTask(f"metadata has {len(metadata)} bytes, at most {MAX_METADATA_BYTES} are taken")
+        if not QUEUE_NAME.fullmatch(raw.queue):
+            raise InvalidTask("queue: lower-case letters, digits, '_' and '-', 1 to 64, starting with a letter or digit")
+        if not TASK_TYPE_NAME.fullmatch(raw.task_type):
+            raise UnknownTaskType("no task type can have that name: letters, digits and _ . : / -, at most 128")
+        if not TASK_ID.fullmatch(task_id):
+            raise InvalidTask("task_id: 32 hexadecimal digits")
+        if raw.max_attempts is not None and not 1 <= raw.max_attempts <= settings.max_attempts:
+            raise InvalidTask(f"max_attempts: 1 to {settings.max_attempts}")
+        return cls(
+            task_id=task_id,
+            queue=raw.queue,
+            task_type=raw.task_type,
+            payload=payload,
+            idempotency_key=_check_key(raw.idempotency_key),
+            max_attempts=raw.max_attempts or 0,
+            priority=-1 if raw.priority is None else raw.priority,
+            timeout_ms=raw.timeout_ms or 0,
+            delay_ms=round(raw.delay_seconds * 1000),
+            metadata=metadata,
+            ttl_ms=_ttl_ms(raw.metadata),
+        )
+
+
+def encode_json(value: Any, what: str) -> bytes:
+    """`value` as compact UTF-8 JSON: the one byte form in which limits are counted.
+
+    Raises InvalidTask for NaN, infinities, lone surrogates, nesting deeper than MAX_NESTING, and what JSON does not have.
+    """
+    if _nesting(value) > MAX_NESTING:
+        raise InvalidTask(f"{what}: nested deeper than {MAX_NESTING} levels")
+    try:
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+    except UnicodeEncodeError:
+        raise InvalidTask(f"{what}: a lone surrogate is not text") from None
+    except (TypeError, ValueError, RecursionError) as exc:
+        raise InvalidTask(f"{what}: {str(exc)[:200]}") from None
+
+
+def decode_json(text: str | bytes, what: str = "body") -> Any:
+    """Strict JSON: no NaN, no infinities (1e999 included). Raises InvalidTask."""
+    try:
+        return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite_float)
+    except (ValueError, RecursionError) as exc:
+        raise InvalidTask(f"{what}: not JSON: {str(exc)[:200]}") from None
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not a JSON value")
+
+
+def _finite_float(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError("a number out of range")
+    return number
+
+
+def _parse(raw: dict[str, Any]) -> SubmissionInput:
+    try:
+        return SubmissionInput.model_validate(raw)
+    except ValidationError as exc:
+        problems = (f"{'.'.join(str(part) for part in e['loc'])}: {e['msg']}" for e in exc.errors(include_input=False)[:5])
+        raise InvalidTask("; ".join(problems)) from None
+
+
+def _check_payload_size(payload: Any, limit: int) -> None:
+    """Only size, so that 413 comes before every 400; what cannot be encoded is complained about later."""
+    if isinstance(payload, dict):
+        try:
+            size = len(encode_json(payload, "payload"))
+        except InvalidTask:
+            return
+        if size > limit:
+            raise PayloadTooLarge(f"payload has {size} bytes, at most {limit} are taken")
+
+
+def _check_key(key: str | None) -> str:
+    if not key:
+        if key == "":
+            raise InvalidTask("idempotency_key: must not be empty")
+        return ""
+    try:
+        size = len(key.encode())
+    except UnicodeEncodeError:
+        raise InvalidTask("idempotency_key: a lone surrogate is not text") from None
+    if size > MAX_KEY_BYTES:
+        raise InvalidTask(f"idempotency_key: at most {MAX_KEY_BYTES} bytes")
+    if any(ord(c) < 32 or ord(c) == 127 for c in key):
+        raise InvalidTask("idempotency_key: control characters are not taken")
+    return key
+
+
+def _ttl_ms(metadata: dict[str, Any]) -> int:
+    ttl = metadata.get("ttl_seconds")
+    if ttl is None:
+        return 0
+    if isinstance(ttl, bool) or not isinstance(ttl, (int, float)) or not 0 < ttl <= MAX_TTL_S:
+        raise InvalidTask("metadata.ttl_seconds: a number of seconds greater than 0")
+    return max(1, round(ttl * 1000))
+
+
+def _nesting(value: Any) -> int:
+    """Depth of containers, counted without recursion; stops as soon as it is too deep."""
+    depth, level = 0, [value]
+    while level:
+        inner: list[Any] = []
+        for item in level:
+            if isinstance(item, dict):
+                inner.extend(item.values())
+            elif isinstance(item, (list, tuple)):
+                inner.extend(item)
+            else:
+                continue
+        if any(isinstance(i, (dict, list, tuple)) for i in level):
+            depth += 1
+        if depth > MAX_NESTING:
+            return depth
+        level = inner
+    return depth

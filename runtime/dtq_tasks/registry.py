@@ -1,0 +1,242 @@
+"""The registry: which name stands for which function, and the defaults of that type. Filled when modules are imported at start.
+
+`load` imports the modules named in the configuration, once, at start-up. Nothing here is ever driven by task data: a
+worker runs what is registered and nothing else (contract §13).
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast, get_type_hints
+
+from dtq_tasks import producer
+from dtq_tasks.context import TaskContext
+from dtq_tasks.errors import DuplicateTask, InvalidPayload
+
+Backoff = float | Sequence[float] | Callable[[int], float]
+"""Seconds before the next attempt: one number, one per attempt (the last repeats), or a function of the attempt."""
+
+P = ParamSpec("P")
+R = TypeVar("R")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,127}")
+
+
+class _Model(Protocol):
+    """What we use of a pydantic model, without importing pydantic."""
+
+    @classmethod
+    def model_validate(cls, obj: Any) -> Any: ...
+
+    def model_dump(self, *, mode: str) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True)
+class TypeDefaults:
+    """What tasks of one type get where the submission does not say; None leaves it to the installation."""
+
+    queue: str | None = None
+    max_attempts: int | None = None
+    timeout_ms: int | None = None
+    priority: int | None = None
+    retry_on: tuple[type[BaseException], ...] = ()
+    backoff: Backoff | None = None
+
+
+class Handler(Generic[P, R]):
+    """A registered function. Calling it calls the function; `submit` sends a task of its type."""
+
+    def __init__(self, name: str, fn: Callable[P, R], defaults: TypeDefaults) -> None:
+        self.name = name
+        self.fn = fn
+        self.defaults = defaults
+        self.is_async = inspect.iscoroutinefunction(fn)
+        self.model = _payload_model(fn)
+        self._fields: dict[str, Any] = {
+            key: value
+            for key in ("queue", "max_attempts", "timeout_ms", "priority")
+            if (value := getattr(defaults, key)) is not None
+        }
+        functools.update_wrapper(self, fn)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.fn(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<task {self.name}>"
+
+    def delay_s(self, attempt: int) -> float | None:
+        """The delay this type wants after `attempt` failed; None means the installation's back-off."""
+        backoff = self.defaults.backoff
+        if backoff is None:
+            return None
+        if callable(backoff):
+            return max(0.0, float(backoff(attempt)))
+        if isinstance(backoff, (int, float)):
+            return float(backoff)
+        return float(backoff[min(attempt, len(backoff)) - 1])
+
+    def parse(self, payload: dict[str, Any]) -> Any:
+        """The payload as the handler's model, or as it is where the handler declares none.
+
+        Raises InvalidPayload: a payload that does not validate is permanent.
+        """
+        if self.model is None:
+            return payload
+        try:
+            return self.model.model_validate(payload)
+        except ValueError as exc:
+            raise InvalidPayload(f"payload of {self.name}: {_first_line(exc)}") from None
+
+    def options(
+        self,
+        *,
+        queue: str | None = None,
+        max_attempts: int | None = None,
+        timeout_ms: int | None = None,
+        priority: int | None = None,
+        delay_seconds: float | None = None,
+        idempotency_key: str | None = None,
+        metadata: dict[str, Any] | None = None,
+    ) -> Handler[P, R]:
+        """The same handler with other wishes for its next submissions."""
+        wishes = {
+            "queue": queue,
+            "max_attempts": max_attempts,
+            "timeout_ms": timeout_ms,
+            "priority": priority,
+            "delay_seconds": delay_seconds,
+            "idempotency_key": idempotency_key,
+            "metadata": metadata,
+        }
+        copy = Handler(self.name, self.fn, self.defaults)
+        copy._fields = self._fields | {k: v for k, v in wishes.items() if v is not None}
+        return copy
+
+    def submit(self, payload: dict[str, Any] | _Model | None = None, /, **kwargs: Any) -> producer.SubmittedTask:
+        """Send a task of this type: a payload model, a dict, or keyword arguments. Blocks for one round trip.
+
+        Raises InvalidPayload where the payload does not fit the handler's model, and the errors of the client.
+        """
+        return producer.current().submit(self.name, self._payload(payload, kwargs), self._fields)
+
+    async def submit_async(
+        self, payload: dict[str, Any] | _Model | None = None, /, **kwargs: Any
+    ) -> producer.SubmittedTask:
+        """As `submit`, for asyncio."""
+        return await producer.current().submit_async(self.name, self._payload(payload, kwargs), self._fields)
+
+    def _payload(self, payload: dict[str, Any] | _Model | None, kwargs: dict[str, Any]) -> dict[str, Any]:
+        if payload is not None and kwargs:
+            raise InvalidPayload("give a payload or keyword arguments, not both")
+        given = kwargs if payload is None else payload
+        if isinstance(given, dict):
+            model = self.parse(given)
+            return given if model is given else cast(_Model, model).model_dump(mode="json")
+        if self.model is not None and not isinstance(given, cast(type, self.model)):
+            raise InvalidPayload(f"{self.name} takes {cast(type, self.model).__name__}, not {type(given).__name__}")
+        return given.model_dump(mode="json")
+
+
+AnyHandler = Handler[..., Any]
+Hook = Callable[[SimpleNamespace], Awaitable[None] | None]
+
+
+class Registry:
+    """Handlers by name, and the hooks of a worker's life. One per process, as modules register at import."""
+
+    def __init__(self) -> None:
+        self.handlers: dict[str, AnyHandler] = {}
+        self.startup: list[Hook] = []
+        self.shutdown: list[Hook] = []
+
+    def add(self, handler: AnyHandler) -> None:
+        known = self.handlers.get(handler.name)
+        if known is not None:
+            here = f"{handler.fn.__module__}.{handler.fn.__qualname__}"
+            there = f"{known.fn.__module__}.{known.fn.__qualname__}"
+            raise DuplicateTask(f"task {handler.name!r} is registered twice: {there} and {here}")
+        self.handlers[handler.name] = handler
+
+
+registry = Registry()
+
+
+def task(
+    name: str,
+    *,
+    queue: str | None = None,
+    max_attempts: int | None = None,
+    timeout: float | None = None,
+    retry_on: Iterable[type[BaseException]] = (),
+    backoff: Backoff | None = None,
+    priority: int | None = None,
+) -> Callable[[Callable[P, R]], Handler[P, R]]:
+    """Register `fn(payload, ctx) -> JSON value` under `name`.
+
+    The keyword arguments are defaults of this type; `timeout` is in seconds. Raises DuplicateTask for a taken name and
+    ValueError for a value no task may have.
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ValueError(f"task name {name!r}: letters, digits and _ . : / -, at most 128, not starting with a sign")
+    timeout_ms = None if timeout is None else round(timeout * 1000)
+    _check_range(name, "max_attempts", max_attempts, 1, 1000)
+    _check_range(name, "timeout in ms", timeout_ms, 1, 3_600_000)
+    _check_range(name, "priority", priority, 0, 9)
+    defaults = TypeDefaults(queue, max_attempts, timeout_ms, priority, tuple(retry_on), backoff)
+
+    def register(fn: Callable[P, R]) -> Handler[P, R]:
+        handler = Handler(name, fn, defaults)
+        registry.add(handler)
+        return handler
+
+    return register
+
+
+def on_startup(hook: Hook) -> Hook:
+    """Run `hook(state)` once before a worker takes work; what it sets on `state` handlers see as `ctx.state`."""
+    registry.startup.append(hook)
+    return hook
+
+
+def on_shutdown(hook: Hook) -> Hook:
+    """Run `hook(state)` once after a worker's last task, in reverse order of registration."""
+    registry.shutdown.append(hook)
+    return hook
+
+
+def load(modules: Iterable[str]) -> Registry:
+    """Import the named modules, so that their handlers register. At start-up only; raises ImportError as it comes."""
+    for name in modules:
+        importlib.import_module(name)
+    return registry
+
+
+
+
+def _check_range(task_name: str, what: str, value: int | None, low: int, high: int) -> None:
+    if value is not None and not low <= value <= high:
+        raise ValueError(f"task {task_name!r}: {what} must be {low}…{high}, not {value}")
+
+
+def _payload_model(fn: Callable[..., Any]) -> type[_Model] | None:
+    """The pydantic model that the first parameter is annotated with, if any."""
+    try:
+        first = next(iter(inspect.signature(fn).parameters.values()))
+        hint = get_type_hints(fn).get(first.name)
+    except (StopIteration, NameError, TypeError, ValueError):
+        return None
+    return hint if isinstance(hint, type) and hasattr(hint, "model_validate") else None
+
+
+def _first_line(exc: ValueError) -> str:
+    """A validation error in one line that names fields, never values: values may be secrets."""
+    errors = getattr(exc, "errors", None)
+    if callable(errors):
+        return "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in errors()[:3])
+    return str(exc).splitlines()[0][:200]
