@@ -1,1 +1,1 @@
-"""The heart of DTQ: the pure domain, the store (the only package that knows Redis), all writes (Client) and all reads (Inspector)."""
+"""The heart of DTQ: the pure domain, the store (which alone knows Redis), writes (Client), reads (Inspector)."""

@@ -1,4 +1,7 @@
-"""Instants: aware UTC datetimes for people, whole epoch milliseconds inside. The one clock that decides is the server's (decision 16)."""
+"""Instants: aware UTC datetimes for people, whole epoch milliseconds inside.
+
+The one clock that decides is the server's (decision 16).
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Settings: every DTQ_ variable of contract §10 and ours, checked once at start. A bad value names its variable and stops the process.
+"""Settings: every DTQ_ variable of contract §10 and ours, checked once at start.
 
-Read by the composition roots (worker, scheduler, CLI, API) and passed on as the object it is; nobody imports a global.
+A bad value stops the process with a message that names its variable. Read by the composition roots (worker, scheduler,
+CLI, API) and passed on as the object it is; nobody imports a global.
 """
 
 from __future__ import annotations
@@ -31,25 +32,34 @@ class Settings(BaseSettings):
     redis_url: SecretStr = Field(
         SecretStr("redis://localhost:6379/0"), description="Where Redis is, credentials included. Never logged."
     )
-    key_prefix: str = Field("dtq", description="First part of every key. In braces, as {dtq}, all keys share one cluster slot.")
+    key_prefix: str = Field(
+        "dtq", description="First part of every key. In braces, as {dtq}, all keys share one cluster slot."
+    )
     task_modules: Annotated[tuple[str, ...], NoDecode] = Field(
-        ("dtq_examples.tasks",), description="Comma list of the modules whose @task handlers this process loads, at start only."
+        ("dtq_examples.tasks",),
+        description="Comma list of the modules whose @task handlers this process loads, at start only.",
     )
 
     api_host: str = Field("0.0.0.0", description="Address on which the API listens.")  # noqa: S104
     api_port: int = Field(8000, ge=0, le=65535, description="Port on which the API listens.")
     ws_path: str = Field("/ws/events", pattern=r"^/\S*$", description="Path of the event feed.")
-    api_key: SecretStr = Field(SecretStr(""), description="Key for destructive calls. Empty: local development, everything open.")
+    api_key: SecretStr = Field(
+        SecretStr(""), description="Key for destructive calls. Empty: local development, everything open."
+    )
 
     worker_concurrency: int = Field(4, ge=1, le=1000, description="Tasks one worker runs at the same time.")
     worker_id: str = Field("", description="Name of this worker. Empty: worker- and eight random hex digits.")
     visibility_timeout_s: float = Field(
         30, gt=0, le=86400, description="A worker silent for this long loses its tasks to its peers."
     )
-    heartbeat_interval_s: float = Field(5, gt=0, le=3600, description="How often a worker renews its leases and its row.")
+    heartbeat_interval_s: float = Field(
+        5, gt=0, le=3600, description="How often a worker renews its leases and its row."
+    )
     drain_timeout_s: float = Field(30, ge=0, le=86400, description="How long work in hand may go on after SIGTERM.")
 
-    max_queue_depth: int = Field(10_000, ge=1, description="Waiting and running tasks a queue takes before it answers QUEUE_FULL.")
+    max_queue_depth: int = Field(
+        10_000, ge=1, description="Waiting and running tasks a queue takes before it answers QUEUE_FULL."
+    )
     max_scheduled: int = Field(100_000, ge=1, description="Delayed and retrying tasks a queue takes.")
     max_queues: int = Field(1000, ge=1, le=100_000, description="How many queues may exist.")
     max_payload_bytes: int = Field(262_144, ge=2, description="Largest payload, as compact UTF-8 JSON.")
@@ -64,11 +74,17 @@ class Settings(BaseSettings):
     result_retention_s: int = Field(3600, ge=1, description="How long a result is kept.")
     result_max_bytes: int = Field(8192, ge=64, description="Larger results are replaced by a marker.")
     idem_ttl_s: int = Field(86_400, ge=1, description="How long an idempotency key is remembered after its task ended.")
-    dlq_enabled: bool = Field(True, description="Whether exhausted tasks become dead letters; otherwise they are just failed.")
+    dlq_enabled: bool = Field(
+        True, description="Whether exhausted tasks become dead letters; otherwise they are just failed."
+    )
     dlq_maxlen: int = Field(10_000, ge=1, description="How many dead letters are kept, about.")
-    submit_wait_replicas: int = Field(0, ge=0, le=100, description="Replicas that must have a submission before it is answered.")
+    submit_wait_replicas: int = Field(
+        0, ge=0, le=100, description="Replicas that must have a submission before it is answered."
+    )
 
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = Field("INFO", description="Least level that is logged.")
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = Field(
+        "INFO", description="Least level that is logged."
+    )
     log_json: bool = Field(False, description="One JSON object per line instead of text.")
 
     @field_validator("task_modules", mode="before")
@@ -106,8 +122,14 @@ class Settings(BaseSettings):
             raise ValueError("letters, digits, '_', '.', '-', at most 64, the whole optionally in braces")
         return value
 
-    @field_validator("visibility_timeout_s", "heartbeat_interval_s", "drain_timeout_s", "retry_base_delay", "retry_max_delay",
-                     "retry_jitter")
+    @field_validator(
+        "visibility_timeout_s",
+        "heartbeat_interval_s",
+        "drain_timeout_s",
+        "retry_base_delay",
+        "retry_max_delay",
+        "retry_jitter",
+    )
     @classmethod
     def _finite(cls, value: float) -> float:
         if not math.isfinite(value):
@@ -118,7 +140,8 @@ class Settings(BaseSettings):
     def _cross_checks(self) -> Settings:
         if self.heartbeat_interval_s >= self.visibility_timeout_s:
             raise ValueError(
-                "DTQ_HEARTBEAT_INTERVAL_S must be smaller than DTQ_VISIBILITY_TIMEOUT_S, or peers take running tasks away"
+                "DTQ_HEARTBEAT_INTERVAL_S must be smaller than DTQ_VISIBILITY_TIMEOUT_S,"
+                " or peers take running tasks away"
             )
         if self.retry_max_delay < self.retry_base_delay:
             raise ValueError("DTQ_RETRY_MAX_DELAY must not be smaller than DTQ_RETRY_BASE_DELAY")
@@ -129,11 +152,18 @@ class Settings(BaseSettings):
         notes = []
         if self.task_timeout_ms > self.visibility_timeout_s * 1000:
             notes.append(
-                "DTQ_TASK_TIMEOUT_MS is longer than DTQ_VISIBILITY_TIMEOUT_S: a task that holds the interpreter lock for that"
-                " long may be taken over by a peer"
+                "DTQ_TASK_TIMEOUT_MS is longer than DTQ_VISIBILITY_TIMEOUT_S: a task that holds the interpreter lock"
+                " for that long may be taken over by a peer"
             )
         if self.visibility_timeout_s < 2 * self.heartbeat_interval_s:
-            notes.append("DTQ_VISIBILITY_TIMEOUT_S leaves room for less than two heartbeats: one lost beat loses the lease")
+            notes.append(
+                "DTQ_VISIBILITY_TIMEOUT_S leaves room for less than two heartbeats: one lost beat loses the lease"
+            )
+        if self.drain_timeout_s * 1000 < self.task_timeout_ms:
+            notes.append(
+                "DTQ_DRAIN_TIMEOUT_S is shorter than DTQ_TASK_TIMEOUT_MS: a task that is running at SIGTERM may be cut"
+                " off and run again elsewhere"
+            )
         return notes
 
 

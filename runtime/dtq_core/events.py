@@ -31,7 +31,7 @@ TERMINAL_EVENTS = frozenset({"TASK_SUCCEEDED", "TASK_FAILED", "TASK_DEAD_LETTERE
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One line of the feed. `task_id`, `queue`, `task_type`, `attempt`, `worker_id` are None where they do not apply."""
+    """One message of the feed. What does not apply (a worker has no task_id) is None."""
 
     event_id: str
     ts: datetime
@@ -46,8 +46,14 @@ class Event:
     @classmethod
     def parse(cls, message: str | bytes) -> Event:
         """Read one message of the channel. Raises ValueError for anything that is not an event."""
-        raw = json.loads(message)
+        try:
+            raw = json.loads(message)
+        except RecursionError:
+            raise ValueError("not an event") from None
         if not isinstance(raw, dict) or not isinstance(raw.get("type"), str):
             raise ValueError("not an event")
+        ts = datetime.fromisoformat(str(raw.get("ts")))
+        if ts.tzinfo is None:
+            raise ValueError("an event whose time has no offset")
         known = {k: raw.get(k) for k in ("task_id", "queue", "task_type", "attempt", "worker_id", "metadata")}
-        return cls(str(raw.get("event_id")), datetime.fromisoformat(str(raw.get("ts"))), raw["type"], **known)
+        return cls(str(raw.get("event_id")), ts, raw["type"], **known)

@@ -1,6 +1,6 @@
 """What a failed attempt means: classify, back off, decide. Pure: time and randomness are arguments (contract §4).
 
-An Outcome is what happened; a Settlement is what will be written. `decide` is the only place where one becomes the other.
+An Outcome is what happened, a Settlement what will be written; only `decide` makes one of the other.
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dtq_core.task import TaskStatus
+from dtq_core.text import clean
 from dtq_tasks.errors import PermanentError, RetryableError
 
 if TYPE_CHECKING:
     from dtq_core.config import Settings
 
 MAX_MESSAGE_CHARS = 500
+MAX_CLASS_CHARS = 120
+MAX_ASKED_DELAY_S = 30 * 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +63,7 @@ class RetryPolicy:
 
     @classmethod
     def of(cls, settings: Settings) -> RetryPolicy:
-        return cls(
-            settings.retry_base_delay, settings.retry_max_delay, settings.retry_jitter, settings.dlq_enabled
-        )
+        return cls(settings.retry_base_delay, settings.retry_max_delay, settings.retry_jitter, settings.dlq_enabled)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,21 +78,14 @@ class Settlement:
     retry_delay_ms: int | None = None
 
 
-def clean(text: str, limit: int = MAX_MESSAGE_CHARS) -> str:
-    """Error text as it may be stored and logged: no control characters, no lone surrogates, at most `limit` characters."""
-    cut = text[: limit * 2]
-    safe = "".join(c if c.isprintable() else " " for c in cut.encode("utf-8", "replace").decode("utf-8"))
-    return safe[:limit]
-
-
 def describe(exc: BaseException) -> tuple[str, str]:
     """(class name, cleaned message) of an exception, whatever its __str__ does."""
-    name = clean(type(exc).__name__, 120)
+    name = clean(type(exc).__name__, MAX_CLASS_CHARS)
     try:
         text = str(exc)
     except BaseException:
         text = "(the exception has no readable message)"
-    return name, clean(text) or name
+    return name, clean(text, MAX_MESSAGE_CHARS) or name
 
 
 def is_retryable(exc: BaseException, retry_on: tuple[type[BaseException], ...] = ()) -> bool:
@@ -105,7 +99,7 @@ def is_retryable(exc: BaseException, retry_on: tuple[type[BaseException], ...] =
     if isinstance(exc, (RetryableError, TimeoutError)) or (retry_on and isinstance(exc, retry_on)):
         return True
     return any(
-        c.__module__.startswith(("redis.", "valkey.")) and c.__name__ in ("ConnectionError", "TimeoutError")
+        str(c.__module__).startswith(("redis.", "valkey.")) and c.__name__ in ("ConnectionError", "TimeoutError")
         for c in type(exc).__mro__
     )
 
@@ -135,7 +129,7 @@ def decide(
 ) -> Settlement:
     """What to write after `attempt` of `max_attempts` ended with `outcome`.
 
-    `delay_s` is a delay the handler asked for, in place of the policy's.
+    `delay_s` is a delay the handler asked for, in place of the policy's; one that is no time to wait is ignored.
     """
     match outcome:
         case Succeeded(result):
@@ -147,7 +141,9 @@ def decide(
         case Failed():
             failed = outcome
     if failed.retryable and attempt < max_attempts:
-        delay = backoff_s(attempt, policy, rng) if delay_s is None else delay_s
+        delay = backoff_s(attempt, policy, rng)
+        if isinstance(delay_s, (int, float)) and 0 <= delay_s <= MAX_ASKED_DELAY_S:
+            delay = delay_s
         return Settlement(
             TaskStatus.RETRYING,
             error_class=failed.error_class,

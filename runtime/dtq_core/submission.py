@@ -9,25 +9,25 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr, ValidationError
 
 from dtq_core.config import Settings
 from dtq_core.errors import InvalidTask, PayloadTooLarge, UnknownTaskType
 from dtq_core.task import QUEUE_NAME, TASK_ID, TASK_TYPE_NAME
+from dtq_core.text import clean
 
 MAX_METADATA_BYTES = 4096
 MAX_KEY_BYTES = 512
 MAX_DELAY_S = 30 * 86_400
 MAX_NESTING = 128
+MAX_COMPLAINT_CHARS = 500
 MAX_TTL_S = 10 * 365 * 86_400
-
-_Number = Annotated[float, Field(strict=True)] | StrictInt | StrictFloat
 
 
 class SubmissionInput(BaseModel):
-    """The body of POST /api/v1/tasks. None means: the default of the task type, of the queue, or of the installation."""
+    """The body of POST /api/v1/tasks. None means the default of the task type, of the queue, of the installation."""
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True, allow_inf_nan=False)
 
@@ -38,13 +38,13 @@ class SubmissionInput(BaseModel):
     max_attempts: StrictInt | None = None
     priority: StrictInt | None = Field(None, ge=0, le=9)
     timeout_ms: StrictInt | None = Field(None, ge=1, le=3_600_000)
-    delay_seconds: _Number = Field(0, ge=0, le=MAX_DELAY_S)
+    delay_seconds: StrictFloat = Field(0, ge=0, le=MAX_DELAY_S)
     metadata: dict[str, Any] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """One checked submission. JSON fields are compact UTF-8; 0 for timeout_ms, max_attempts and -1 for priority mean the default."""
+    """One checked submission. JSON is compact UTF-8. timeout_ms 0, max_attempts 0 and priority -1 mean the default."""
 
     task_id: str
     queue: str
@@ -64,17 +64,21 @@ class Submission:
 
         Raises PayloadTooLarge before any other complaint (decision 9), then InvalidTask with the field named.
         """
+        if not isinstance(raw, (dict, SubmissionInput)):
+            raise InvalidTask("a submission is a JSON object")
+        given = raw.get("payload") if isinstance(raw, dict) else raw.payload
+        payload, problem = _encode_payload(given, settings.max_payload_bytes)
         if isinstance(raw, dict):
-            _check_payload_size(raw.get("payload"), settings.max_payload_bytes)
             raw = _parse(raw)
-        payload = encode_json(raw.payload, "payload")
-        if len(payload) > settings.max_payload_bytes:
-            raise PayloadTooLarge(f"payload has {len(payload)} bytes, at most {settings.max_payload_bytes} are taken")
+        if problem is not None:
+            raise problem
         metadata = encode_json(raw.metadata, "metadata")
         if len(metadata) > MAX_METADATA_BYTES:
             raise InvalidTask(f"metadata has {len(metadata)} bytes, at most {MAX_METADATA_BYTES} are taken")
         if not QUEUE_NAME.fullmatch(raw.queue):
-            raise InvalidTask("queue: lower-case letters, digits, '_' and '-', 1 to 64, starting with a letter or digit")
+            raise InvalidTask(
+                "queue: lower-case letters, digits, '_' and '-', 1 to 64, starting with a letter or digit"
+            )
         if not TASK_TYPE_NAME.fullmatch(raw.task_type):
             raise UnknownTaskType("no task type can have that name: letters, digits and _ . : / -, at most 128")
         if not TASK_ID.fullmatch(task_id):
@@ -99,7 +103,7 @@ class Submission:
 def encode_json(value: Any, what: str) -> bytes:
     """`value` as compact UTF-8 JSON: the one byte form in which limits are counted.
 
-    Raises InvalidTask for NaN, infinities, lone surrogates, nesting deeper than MAX_NESTING, and what JSON does not have.
+    Raises InvalidTask for NaN, infinities, lone surrogates, more than MAX_NESTING levels, and what JSON does not have.
     """
     if _nesting(value) > MAX_NESTING:
         raise InvalidTask(f"{what}: nested deeper than {MAX_NESTING} levels")
@@ -134,19 +138,30 @@ def _parse(raw: dict[str, Any]) -> SubmissionInput:
     try:
         return SubmissionInput.model_validate(raw)
     except ValidationError as exc:
-        problems = (f"{'.'.join(str(part) for part in e['loc'])}: {e['msg']}" for e in exc.errors(include_input=False)[:5])
-        raise InvalidTask("; ".join(problems)) from None
+        problems = (f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in exc.errors(include_input=False)[:5])
+        raise InvalidTask(clean("; ".join(problems), MAX_COMPLAINT_CHARS)) from None
 
 
-def _check_payload_size(payload: Any, limit: int) -> None:
-    """Only size, so that 413 comes before every 400; what cannot be encoded is complained about later."""
-    if isinstance(payload, dict):
-        try:
-            size = len(encode_json(payload, "payload"))
-        except InvalidTask:
-            return
-        if size > limit:
-            raise PayloadTooLarge(f"payload has {size} bytes, at most {limit} are taken")
+def _encode_payload(payload: Any, limit: int) -> tuple[bytes, InvalidTask | None]:
+    """The payload's bytes and what is wrong with it, except for its size, which is complained about at once.
+
+    So 413 comes before every 400 (decision 9), and the payload is encoded once. The size of what is not valid JSON is
+    measured as if NaN and lone surrogates were allowed.
+    """
+    try:
+        encoded, problem = encode_json({} if payload is None else payload, "payload"), None
+    except InvalidTask as exc:
+        encoded, problem = _encode_leniently(payload), exc
+    if len(encoded) > limit:
+        raise PayloadTooLarge(f"payload has {len(encoded)} bytes, at most {limit} are taken")
+    return encoded, problem
+
+
+def _encode_leniently(payload: Any) -> bytes:
+    try:
+        return json.dumps(payload, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
+    except (TypeError, ValueError, RecursionError):
+        return b""
 
 
 def _check_key(key: str | None) -> str:

@@ -7,6 +7,8 @@
         ...
 
     send_email.submit(to="ann@example.org")
+
+Workers load the modules that DTQ_TASK_MODULES names, and run what is registered there and nothing else.
 """
 
 from dtq_tasks.context import TaskContext

@@ -43,9 +43,7 @@ def idempotent_operation(redis: Any, key: str, ttl: int, fn: Callable[[], Any]) 
     return value
 
 
-async def _run_async(
-    taken: Awaitable[Any], redis: Any, key: str, ttl: int, fn: Callable[[], Any], token: str
-) -> Any:
+async def _run_async(taken: Awaitable[Any], redis: Any, key: str, ttl: int, fn: Callable[[], Any], token: str) -> Any:
     if not await taken:
         return _remembered(await redis.get(key))
     try:

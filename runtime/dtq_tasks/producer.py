@@ -24,7 +24,7 @@ class SubmittedTask:
 
 
 class Producer(Protocol):
-    """Sends one task; `fields` are those of contract §11 beside task_type and payload, absent where the caller has no wish."""
+    """Sends one task; `fields` are the other fields of contract §11, absent where the caller has no wish."""
 
     def submit(self, task_type: str, payload: dict[str, Any], fields: dict[str, Any]) -> SubmittedTask: ...
 

@@ -1,7 +1,7 @@
-"""The registry: which name stands for which function, and the defaults of that type. Filled when modules are imported at start.
+"""The registry: which name stands for which function, and the defaults of that type.
 
-`load` imports the modules named in the configuration, once, at start-up. Nothing here is ever driven by task data: a
-worker runs what is registered and nothing else (contract §13).
+It fills while modules are imported; `load` imports those that the configuration names, once, at start-up. Nothing here
+is ever driven by task data: a worker runs what is registered and nothing else (contract §13).
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from types import SimpleNamespace
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast, get_type_hints
 
 from dtq_tasks import producer
-from dtq_tasks.context import TaskContext
 from dtq_tasks.errors import DuplicateTask, InvalidPayload
 
 Backoff = float | Sequence[float] | Callable[[int], float]
@@ -184,11 +183,16 @@ def task(
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ValueError(f"task name {name!r}: letters, digits and _ . : / -, at most 128, not starting with a sign")
-    timeout_ms = None if timeout is None else round(timeout * 1000)
+    timeout_ms = None if timeout is None else round(min(timeout * 1000, 1e12))
     _check_range(name, "max_attempts", max_attempts, 1, 1000)
     _check_range(name, "timeout in ms", timeout_ms, 1, 3_600_000)
     _check_range(name, "priority", priority, 0, 9)
-    defaults = TypeDefaults(queue, max_attempts, timeout_ms, priority, tuple(retry_on), backoff)
+    retry_on = tuple(retry_on)
+    if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in retry_on):
+        raise ValueError(f"task {name!r}: retry_on takes exception classes")
+    if isinstance(backoff, Sequence) and not backoff:
+        raise ValueError(f"task {name!r}: backoff must name at least one delay")
+    defaults = TypeDefaults(queue, max_attempts, timeout_ms, priority, retry_on, backoff)
 
     def register(fn: Callable[P, R]) -> Handler[P, R]:
         handler = Handler(name, fn, defaults)
@@ -217,19 +221,21 @@ def load(modules: Iterable[str]) -> Registry:
     return registry
 
 
-
-
 def _check_range(task_name: str, what: str, value: int | None, low: int, high: int) -> None:
     if value is not None and not low <= value <= high:
         raise ValueError(f"task {task_name!r}: {what} must be {low}…{high}, not {value}")
 
 
 def _payload_model(fn: Callable[..., Any]) -> type[_Model] | None:
-    """The pydantic model that the first parameter is annotated with, if any."""
+    """The pydantic model that the first parameter is annotated with, if any.
+
+    Only that annotation is resolved: the others may name what is imported for type checkers alone.
+    """
     try:
         first = next(iter(inspect.signature(fn).parameters.values()))
-        hint = get_type_hints(fn).get(first.name)
-    except (StopIteration, NameError, TypeError, ValueError):
+        only = SimpleNamespace(__annotations__={first.name: first.annotation})
+        hint = get_type_hints(only, globalns=getattr(inspect.unwrap(fn), "__globals__", {}))[first.name]
+    except (StopIteration, NameError, AttributeError, TypeError, ValueError):
         return None
     return hint if isinstance(hint, type) and hasattr(hint, "model_validate") else None
 
@@ -239,4 +245,4 @@ def _first_line(exc: ValueError) -> str:
     errors = getattr(exc, "errors", None)
     if callable(errors):
         return "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in errors()[:3])
-    return str(exc).splitlines()[0][:200]
+    return str(exc).partition("\n")[0][:200]

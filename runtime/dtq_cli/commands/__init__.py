@@ -1,0 +1,1 @@
+"""The commands, one module per noun; each function takes the parsed arguments and returns an exit status."""

@@ -1,0 +1,206 @@
+"""What goes to stdout: JSON documents for machines, tables of at most the terminal's width for people.
+
+Everything that came from outside is made harmless first: control characters in a task's error or payload must not drive
+a terminal. Colours only on a terminal, and NO_COLOR is honoured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import sys
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+from dtq_core.text import clean
+
+WIDTH = 80
+"""Used where there is no terminal to ask."""
+_SMALLEST = 6
+_COLOURS = {
+    "succeeded": 32, "ready": 32, "ok": 32,
+    "running": 36, "busy": 36,
+    "retrying": 33, "draining": 33, "paused": 33, "stale": 33,
+    "failed": 31, "dead_lettered": 31, "wrong": 31,
+    "cancelled": 90, "expired": 90, "stopped": 90,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Column:
+    """`flexible` columns give way when the table is too wide; ids never do."""
+
+    title: str
+    flexible: bool = False
+    right: bool = False
+
+
+def prepare() -> None:
+    """Make stdout and stderr take any text, whatever the locale."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
+
+
+def discard_stdout() -> None:
+    """After a broken pipe: what is still buffered goes nowhere, silently, at exit too."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+def document(value: Any) -> None:
+    """One JSON document."""
+    print(json.dumps(value, indent=2, ensure_ascii=not _speaks_utf8(sys.stdout), default=_plain))
+
+
+def json_line(value: Any) -> None:
+    """One JSON object in one line, written at once."""
+    print(json.dumps(value, ensure_ascii=not _speaks_utf8(sys.stdout), default=_plain), flush=True)
+
+
+def table(columns: Sequence[Column], rows: Sequence[Sequence[Any]], *, empty: str) -> None:
+    """Rows under their titles, as wide as the terminal at most. Without rows the sentence `empty`."""
+    if not rows:
+        print(empty)
+        return
+    cells = [[clean(str(cell), 1000) for cell in row] for row in rows]
+    widths = _fit(columns, [max(_width(c) for c in (columns[i].title, *(r[i] for r in cells))) for i in range(len(columns))])
+    print(_line([column.title for column in columns], columns, widths, titles=True))
+    for row in cells:
+        print(_line(row, columns, widths))
+
+
+def fields(rows: Sequence[tuple[str, str]]) -> None:
+    """`name  value` lines; a value may have several lines, which are indented to its column."""
+    indent = max(len(name) for name, _ in rows) + 2
+    for name, value in rows:
+        first, *more = value.split("\n")
+        print(f"{name:<{indent}}{paint(first)}".rstrip())
+        for line in more:
+            print(f"{'':<{indent}}{line}")
+
+
+def pretty(value: Any, limit: int = 2000) -> str:
+    """A JSON value for a person: short ones in one line, longer ones indented, cut at `limit` characters."""
+    compact = _json_text(value)
+    if len(compact) <= WIDTH - 16:
+        return compact
+    text = _json_text(value, indent=2)
+    if len(text) <= limit:
+        return text
+    return f"{text[:limit]}\n{ellipsis()} cut, {len(compact)} characters in all: --json shows them"
+
+
+def paint(text: str) -> str:
+    """A status word in its colour, on a terminal."""
+    colour = _COLOURS.get(text)
+    return f"\x1b[{colour}m{text}\x1b[0m" if colour and wants_colour(sys.stdout) else text
+
+
+def wants_colour(stream: TextIO) -> bool:
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def when(instant: datetime | None) -> str:
+    """An instant and how far it is from now."""
+    if instant is None:
+        return "-"
+    shown = instant.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    distance = (datetime.now(UTC) - instant).total_seconds()
+    return f"{shown} ({span(distance)} ago)" if distance >= 0 else f"{shown} (in {span(-distance)})"
+
+
+def age(instant: datetime) -> str:
+    return span(max(0.0, (datetime.now(UTC) - instant).total_seconds()))
+
+
+def span(seconds: float) -> str:
+    """A duration in at most four characters' worth of digits: 12s, 3m, 5h, 9d."""
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= 2 * size:
+            return f"{int(seconds // size)}{unit}"
+    return f"{int(seconds)}s"
+
+
+def milliseconds(ms: int | None) -> str:
+    if ms is None:
+        return "-"
+    return f"{ms} ms" if ms < 10_000 else f"{ms / 1000:.1f} s"
+
+
+def ellipsis() -> str:
+    return "…" if _speaks_utf8(sys.stdout) else "~"
+
+
+def note(text: str) -> None:
+    """Something for the person in front of it that is no result: on stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat(timespec="milliseconds")
+    if isinstance(value, (set, frozenset, tuple)):
+        return list(value)
+    return str(value)
+
+
+def _json_text(value: Any, indent: int | None = None) -> str:
+    """JSON in which nothing can drive a terminal: JSON escapes control characters up to 31, these are the rest."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False, default=_plain)
+    return "".join(c if c == "\n" or c.isprintable() else f"\\u{ord(c):04x}" for c in text)
+
+
+def _speaks_utf8(stream: TextIO) -> bool:
+    return (stream.encoding or "").lower().replace("-", "") == "utf8"
+
+
+def _fit(columns: Sequence[Column], widths: list[int]) -> list[int]:
+    """Take from the widest flexible column until the table fits."""
+    room = shutil.get_terminal_size((WIDTH, 24)).columns if sys.stdout.isatty() else WIDTH
+    excess = sum(widths) + 2 * (len(widths) - 1) - max(room, 40)
+    while excess > 0:
+        candidates = [i for i, c in enumerate(columns) if c.flexible and widths[i] > _SMALLEST]
+        if not candidates:
+            break
+        widths[max(candidates, key=lambda i: widths[i])] -= 1
+        excess -= 1
+    return widths
+
+
+def _line(cells: Sequence[str], columns: Sequence[Column], widths: Sequence[int], *, titles: bool = False) -> str:
+    parts = []
+    for cell, column, width in zip(cells, columns, widths, strict=True):
+        shown = _cut(cell, width)
+        gap = " " * (width - _width(shown))
+        painted = shown if titles else paint(shown)
+        parts.append(gap + painted if column.right else painted + gap)
+    return "  ".join(parts).rstrip()
+
+
+def _cut(text: str, width: int) -> str:
+    if _width(text) <= width:
+        return text
+    kept = ""
+    for character in text:
+        if _width(kept + character) > width - 1:
+            break
+        kept += character
+    return kept + ellipsis()
+
+
+def _width(text: str) -> int:
+    """Columns on the screen: East Asian characters take two, combining ones none."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text
+    )

@@ -1,0 +1,152 @@
+-- Does: decide about one delivered entry — start it, hand it on, or end it — for fetch and reclaim; each entry under its own pcall.
+-- Own arguments: ARGV 7 worker · 8 how long an announcement counts (ms) · 9 visibility (ms).
+local WORKER, FRESH_MS, VISIBILITY = ARGV[7], tonumber(ARGV[8]), ARGV[9]
+local KNOWN = {}
+local tasks, ended, problems, deferred = {}, {}, {}, 0
+local cancelled_any = call('SCARD', CANCELLED) > 0
+
+-- An entry nobody can handle becomes a dead letter made by hand, so that its neighbours run and nothing is lost.
+local function quarantine(queue, band, stream, id, fields, why)
+  local task_id = value_of(fields, 'task_id') or ''
+  local known = #task_id == 32 and not find(task_id, '[^0-9a-f]')
+  local t = { id = task_id, queue = queue, type = value_of(fields, 'task_type') or '', key = value_of(fields, 'idempotency_key') or '',
+    payload = value_of(fields, 'payload') or '{}', attempt = value_of(fields, 'attempt') or '0',
+    max_attempts = value_of(fields, 'max_attempts') or '1', priority = band, timeout_ms = value_of(fields, 'timeout_ms') or '0',
+    error = 'quarantined: ' .. why, error_class = 'Quarantined', retryable = '0', worker = WORKER }
+  if not find(t.attempt, '^%d+$') then t.attempt = '0' end
+  bury(t)
+  if known then
+    local status = try('HGET', TASK .. task_id, 'status')
+    if type(status) == 'string' then
+      call('HSET', TASK .. task_id, 'status', 'dead_lettered', 'finished_at', NOW_MS, 'error_class', t.error_class, 'error_message', t.error)
+    end
+    bump(queue, LIVE[status] and status or 'queued', -1)
+    bump(queue, 'dead_lettered', 1)
+    publish('TASK_DEAD_LETTERED', task_id, queue, t.type, t.attempt, WORKER)
+  end
+  bump(queue, 'quarantined', 1)
+  drop(stream, id)
+  problems[#problems + 1] = stream .. ' ' .. id .. ' task ' .. task_id .. ': ' .. why
+end
+
+local function handed_over(t, id, fence, created, adopted)
+  tasks[#tasks + 1] = { t.priority, id, t.id, t.type, t.payload, t.attempt, t.max_attempts, t.timeout_ms, t.key, fence, created,
+    t.queue, adopted, NOW_MS }
+end
+
+local function start(t, stream, id, key, fence, created, lost)
+  local attempt = t.attempt + 1
+  if lost then
+    call('HSET', key, 'history', remember(key, '{"attempt":' .. t.attempt .. ',"started_at":' .. (lost[10] or '0')
+      .. ',"worker_id":' .. quote(lost[6] or '') .. ',"error_class":"WorkerLost"}'))
+    bump(t.queue, 'redelivered', 1)
+  end
+  t.attempt = int(attempt)
+  call('HSET', key, 'status', 'running', 'attempt', t.attempt, 'fence', int(fence + 1), 'started_at', NOW_MS, 'worker_id', WORKER)
+  if attempt > 1 then
+    call('HDEL', key, 'finished_at', 'duration_ms', 'error_class', 'error_message', 'retryable', 'retry_delay_ms')
+  end
+  call('EXPIRE', key, RETENTION)
+  idem(t.queue, t.key, t.id, 'processing')
+  bump(t.queue, t.from, -1)
+  bump(t.queue, 'running', 1)
+  bump(t.queue, 'started', 1)
+  publish('TASK_STARTED', t.id, t.queue, t.type, t.attempt, WORKER)
+  handed_over(t, id, int(fence + 1), created, 0)
+end
+
+-- A type this worker does not know: put off while a live peer knows it, else it is the end after one attempt (decision 13).
+local function unknown(t, stream, id, key, owner)
+  local announced = tonumber(call('ZSCORE', P .. ':queue:' .. t.queue .. ':task_types', t.type) or '')
+  local d = call('HMGET', key, 'deferred_at', 'deferrals')
+  local since, n = tonumber(d[1] or NOW), tonumber(d[2] or 0)
+  if announced and NOW - announced <= FRESH_MS and NOW - since < 300000 then
+    deferred = deferred + 1
+    if t.from == 'running' then
+      call('XCLAIM', stream, 'workers', owner, 0, id, 'IDLE', VISIBILITY, 'JUSTID')
+      return
+    end
+    local due = int(NOW + floor(math.min(30000, 1000 * 1.5 ^ math.min(n, 20))))
+    call('HSET', key, 'status', 'pending', 'entry_id', '', 'available_at', due, 'deferred_at', int(since), 'deferrals', int(n + 1))
+    call('ZADD', SCHEDULE, due, t.id)
+    bump(t.queue, 'queued', -1)
+    bump(t.queue, 'pending', 1)
+    bump(t.queue, 'deferred', 1)
+    drop(stream, id)
+    return
+  end
+  t.attempt = int(math.max(t.attempt, 1))
+  t.error, t.error_class, t.retryable = 'unknown_task_type:' .. t.type, 'UnknownTaskType', '0'
+  ended[#ended + 1] = { t.id, t.queue, t.type, give_up(t, 'attempt', t.attempt, 'worker_id', WORKER) }
+  drop(stream, id)
+end
+
+local function take(queue, band, stream, id, fields, reclaimed)
+  local task_id = fields[1] == 'task_id' and fields[2] or value_of(fields, 'task_id')
+  if not task_id or task_id == '' then return quarantine(queue, band, stream, id, fields, 'the entry names no task') end
+  local key = TASK .. task_id
+  local r = call('HMGET', key, 'status', 'entry_id', 'fence', 'attempt', 'max_attempts', 'worker_id', 'expires_at',
+    'cancel_requested', 'created_at', 'started_at')
+  local status = r[1]
+  if not status then return quarantine(queue, band, stream, id, fields, 'the task has no record') end
+  if TERMINAL[status] or r[2] ~= id then
+    if not TERMINAL[status] then
+      publish('TASK_DUPLICATE_ABSORBED', task_id, queue, value_of(fields, 'task_type') or '', tonumber(r[4]) or 0, WORKER)
+    end
+    bump(queue, 'absorbed', 1)
+    if cancelled_any then call('SREM', CANCELLED, task_id) end
+    return drop(stream, id)
+  end
+  local fence, attempt, max = tonumber(r[3]), tonumber(r[4]), tonumber(r[5])
+  if not (fence and attempt and max and fields[6] and fields[8] and fields[16] and fields[18]) then
+    return quarantine(queue, band, stream, id, fields, 'the record or the entry cannot be read')
+  end
+  local t = { id = task_id, queue = queue, type = fields[6], payload = fields[8], attempt = attempt, max_attempts = r[5],
+    priority = band, timeout_ms = fields[16], key = fields[18], from = status, worker = WORKER }
+  if status == 'running' then
+    if r[6] == WORKER then
+      t.attempt = r[4]
+      return handed_over(t, id, r[3], r[9], 1)
+    end
+    -- Delivered as new although it runs: the group was made anew. It belongs to its owner until that one falls silent.
+    if not reclaimed then return call('XCLAIM', stream, 'workers', r[6] or '', 0, id, 'JUSTID') end
+  elseif status ~= 'queued' then
+    return drop(stream, id)
+  end
+  if r[8] == '1' or (cancelled_any and call('SISMEMBER', CANCELLED, task_id) == 1) then
+    call('SREM', CANCELLED, task_id)
+    finish(t, 'cancelled')
+    ended[#ended + 1] = { task_id, queue, t.type, 'cancelled' }
+    return drop(stream, id)
+  end
+  if status == 'queued' and r[7] and tonumber(r[7]) <= NOW then
+    finish(t, 'expired')
+    ended[#ended + 1] = { task_id, queue, t.type, 'expired' }
+    return drop(stream, id)
+  end
+  if not KNOWN[t.type] then return unknown(t, stream, id, key, r[6]) end
+  if attempt + 1 > max then
+    t.error, t.error_class, t.retryable, t.worker = 'the worker was lost during attempt ' .. attempt, 'WorkerLost', '1', r[6] or ''
+    ended[#ended + 1] = { task_id, queue, t.type, give_up(t) }
+    return drop(stream, id)
+  end
+  start(t, stream, id, key, fence, r[9], status == 'running' and r)
+end
+
+-- Runs take() for one entry. An error that is about this entry quarantines it; one that is about us (rights, a read-only
+-- server) goes up, and what was started before it comes back through adoption.
+local function deliver(queue, band, stream, id, fields, reclaimed)
+  local ok, err = pcall(take, queue, band, stream, id, fields, reclaimed)
+  if ok then return end
+  local text = type(err) == 'table' and err.err or tostring(err)
+  if find(text, 'NOPERM', 1, true) or find(text, 'READONLY', 1, true) or find(text, 'MISCONF', 1, true) then
+    flush()
+    error(err)
+  end
+  quarantine(queue, band, stream, id, fields, text)
+end
+
+local function answer(more, paused)
+  flush()
+  return { more, paused, deferred, problems, ended, tasks }
+end

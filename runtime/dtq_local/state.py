@@ -1,0 +1,127 @@
+"""The state directory of a `dtq up`: who runs there, so that a second one is refused and other commands find the first.
+
+`up.lock` is locked for as long as the supervisor lives; the lock, not a pid, says whether it does. `up.json` says what
+runs where. Light to import: every command looks here before it connects.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dtq_core.errors import AlreadyRunning, InvalidArgument
+from dtq_core.text import redact
+
+DEFAULT = ".dtq"
+_PATIENCE_S = 0.5
+"""A reader of `discover` holds the lock for a moment too."""
+
+
+@dataclass(frozen=True)
+class UpRecord:
+    """What up.json holds. `url` may contain a password, so the file is for its owner only."""
+
+    pid: int
+    url: str
+    state_dir: str
+    started_at: str
+    engine: dict[str, Any] | None = None
+    """`{"pid", "port", "version"}` of our own engine, None on a given server."""
+    processes: dict[str, int] = field(default_factory=dict)
+    """Pid by name: scheduler, worker-1 …; a process between two lives is missing."""
+    queues: tuple[str, ...] = ()
+    task_modules: tuple[str, ...] = ()
+
+
+class StateDir:
+    """One state directory, made on first use. Raises InvalidArgument where it cannot be used."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path).resolve()
+        self.shown = str(path)
+        """The path as the user wrote it."""
+
+    @property
+    def engine_dir(self) -> Path:
+        return self.path / "engine"
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the directory. Raises AlreadyRunning, which names the pid and the URL of who has it."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            ignore = self.path / ".gitignore"
+            if not ignore.exists():
+                ignore.write_text("*\n")
+            lock = os.open(self.path / "up.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as exc:
+            raise InvalidArgument(f"state directory {self.shown}: {exc.strerror}") from None
+        try:
+            if not _lock(lock, fcntl.LOCK_EX, _PATIENCE_S):
+                raise AlreadyRunning(f"dtq up runs on {self.shown} already: {self._who()}")
+            yield
+        finally:
+            os.close(lock)
+
+    def write(self, record: UpRecord) -> None:
+        """Replace up.json in one step; a reader never sees half of it."""
+        fresh = self.path / "up.json.new"
+        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            json.dump(asdict(record), file, indent=1)
+        fresh.replace(self.path / "up.json")
+
+    def clear(self) -> None:
+        (self.path / "up.json").unlink(missing_ok=True)
+
+    def running(self) -> UpRecord | None:
+        """The record of the `dtq up` that holds this directory now, None where there is none that is ours."""
+        record = self._read()
+        if record is None:
+            return None
+        try:
+            lock = os.open(self.path / "up.lock", os.O_RDONLY)
+        except OSError:
+            return None
+        try:
+            return None if _lock(lock, fcntl.LOCK_SH, 0) else record
+        finally:
+            os.close(lock)
+
+    def _read(self) -> UpRecord | None:
+        """up.json, if it is well-formed and was written by this user: a planted one would redirect our tasks."""
+        try:
+            with (self.path / "up.json").open() as file:
+                if os.fstat(file.fileno()).st_uid != os.geteuid():
+                    return None
+                raw = json.load(file)
+            return UpRecord(**raw) if isinstance(raw["url"], str) and isinstance(raw["pid"], int) else None
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+
+    def _who(self) -> str:
+        record = self._read()
+        return "it is just starting" if record is None else f"pid {record.pid}, {redact(record.url)}"
+
+
+def discover() -> UpRecord | None:
+    """The `dtq up` that runs on the default state directory of the current directory, if any."""
+    return StateDir(DEFAULT).running()
+
+
+def _lock(fd: int, kind: int, patience_s: float) -> bool:
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            fcntl.flock(fd, kind | fcntl.LOCK_NB)
+            return True
+        except OSError:
+            if time.monotonic() >= deadline:
+                return False
+        time.sleep(0.02)
