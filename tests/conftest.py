@@ -11,7 +11,7 @@ from support.engines import KINDS, Server
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--nightly", action="store_true", help="the long variants: each moment of the crash matrix 30 times, not 3")
+    parser.addoption("--nightly", action="store_true", help="the long variants: 30 rounds of the crash matrix, not 3")
 
 
 @pytest.fixture(scope="session")

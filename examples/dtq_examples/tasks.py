@@ -12,8 +12,10 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
-import redis.asyncio
 from pydantic import BaseModel, Field
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 
 from dtq_tasks import PermanentError, RetryableError, TaskContext, on_shutdown, on_startup, task
 
@@ -97,11 +99,14 @@ async def always_fail_task(payload: dict[str, Any], ctx: TaskContext) -> None:
 def open_counters(state: SimpleNamespace) -> None:
     """Give this worker's handlers a Redis client of their own. It connects at its first command.
 
-    Sentinel and cluster addresses are for clients of another kind; there counter_task is not available.
+    It never sends a command twice by itself: after a lost reply an INCR would count double. Sentinel and cluster
+    addresses are for clients of another kind; there counter_task is not available.
     """
     url = os.environ.get("DTQ_REDIS_URL") or "redis://localhost:6379/0"
-    plain = url.startswith(("redis://", "rediss://", "unix://"))
-    state.counters = redis.asyncio.Redis.from_url(url, max_connections=8) if plain else None
+    state.counters = None
+    if url.startswith(("redis://", "rediss://", "unix://")):
+        pool = BlockingConnectionPool.from_url(url, max_connections=8, retry=Retry(NoBackoff(), 0))
+        state.counters = Redis.from_pool(pool)
 
 
 @on_shutdown

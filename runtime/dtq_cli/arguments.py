@@ -1,4 +1,4 @@
-"""How arguments are read: argparse with one-line errors, and the types of its values. Nothing heavy is imported here."""
+"""How arguments are read: argparse with one-line errors, and the types of its values. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -8,8 +8,17 @@ import re
 import sys
 from typing import Any, NoReturn
 
+from dtq_core.text import clean
+
 EXIT_USAGE = 2
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Help whose left column has room for the longest command."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=28)
 
 
 class Parser(argparse.ArgumentParser):
@@ -17,12 +26,11 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs.setdefault("allow_abbrev", False)
-        kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        kwargs.setdefault("formatter_class", _Help)
         super().__init__(*args, **kwargs)
 
     def error(self, message: str) -> NoReturn:
-        line = " ".join(message.split())
-        print(f"error INVALID_ARGUMENT: {line} (see {self.prog} --help)", file=sys.stderr)
+        print(f"error INVALID_ARGUMENT: {clean(message, 400)} (see {self.prog} --help)", file=sys.stderr)
         sys.exit(EXIT_USAGE)
 
 
@@ -60,12 +68,12 @@ def seconds(text: str) -> float:
     return number
 
 
-def common() -> argparse.ArgumentParser:
+def common() -> Parser:
     """`--json` and `--redis`, which every command has and which may also stand before its name.
 
     Absent ones are left out of the namespace, so that a command's default does not hide what stood before it.
     """
-    parent = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
+    parent = Parser(add_help=False, argument_default=argparse.SUPPRESS)
     json_option(parent, "print one JSON document")
     parent.add_argument(
         "--redis",
@@ -73,6 +81,10 @@ def common() -> argparse.ArgumentParser:
         help="the server to use; other users of this machine can read it, so put a password into DTQ_REDIS_URL",
     )
     return parent
+
+
+def wants_json(args: argparse.Namespace) -> bool:
+    return bool(getattr(args, "json", False))
 
 
 def json_option(parser: argparse.ArgumentParser, meaning: str) -> None:

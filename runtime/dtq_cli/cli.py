@@ -60,7 +60,9 @@ def build_parser() -> Parser:
     """The whole tree. Leaves carry `command`, inner nodes `parser` for their help."""
     shared = common()
     root = Parser("dtq", description="A distributed task queue on Redis Streams.", epilog=_EPILOG, parents=[shared])
-    root.add_argument("--version", action="store_const", const="processes:version", dest="command", help="print the version")
+    root.add_argument(
+        "--version", action="store_const", const="processes:version", dest="command", help="print the version"
+    )
     root.set_defaults(parser=root)
     commands = root.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
 
@@ -92,24 +94,35 @@ _Group = Callable[[str, str], "_Commands[Parser]"]
 
 def _add_tasks(commands: _Commands[Parser], leaf: _Leaf) -> None:
     submit = leaf(commands, "submit", "tasks:submit", "send a task")
-    submit.add_argument("--type", required=True, dest="task_type", metavar="T", help="the task type, as its handler is named")
+    submit.add_argument(
+        "--type", required=True, dest="task_type", metavar="T", help="the task type, as its handler is named"
+    )
     submit.add_argument(
         "--payload", default="{}", metavar="JSON", help="a JSON object; @FILE reads a file, - reads stdin (default {})"
     )
     submit.add_argument("--queue", metavar="Q", help="the queue (default: default)")
-    submit.add_argument("--idempotency-key", metavar="KEY", help="a second submission with the same key gives the first task")
+    submit.add_argument(
+        "--idempotency-key", metavar="KEY", help="a second submission with the same key gives the first task"
+    )
     submit.add_argument("--max-attempts", type=whole, metavar="N", help="how often it may be started (default 5)")
     submit.add_argument("--priority", type=whole, metavar="P", help="0 to 9, higher first, strictly (default 5)")
     submit.add_argument("--timeout-ms", type=whole, metavar="MS", help="how long one attempt may take")
     submit.add_argument("--delay-seconds", type=seconds, metavar="S", help="not before so many seconds from now")
-    submit.add_argument("--metadata", metavar="JSON", help='a JSON object kept with the task; {"ttl_seconds": 60} lets it expire')
+    submit.add_argument(
+        "--metadata", metavar="JSON", help='a JSON object kept with the task; {"ttl_seconds": 60} lets it expire'
+    )
 
     get = leaf(commands, "get", "tasks:get", "show a task, its attempts and its result")
     get.add_argument("task_id", metavar="TASK_ID")
 
     listing = leaf(commands, "list", "tasks:list_", "list tasks, newest first")
     listing.add_argument("--queue", metavar="Q", help="only of this queue")
-    listing.add_argument("--status", choices=[str(s) for s in TaskStatus], metavar="S", help=f"only with this status: {', '.join(TaskStatus)}")
+    listing.add_argument(
+        "--status",
+        choices=[str(s) for s in TaskStatus],
+        metavar="S",
+        help=f"only with this status: {', '.join(TaskStatus)}",
+    )
     listing.add_argument("--type", dest="task_type", metavar="T", help="only of this task type")
     listing.add_argument("--limit", type=positive, default=50, metavar="N", help="at most so many (default 50)")
 
@@ -125,7 +138,9 @@ def _add_dead_letters(commands: _Commands[Parser], group: _Group, leaf: _Leaf) -
 
     retry = leaf(commands, "retry-dlq", "dead_letters:retry", "put a dead letter back on its queue, attempts from 0")
     retry.add_argument("task_id", metavar="TASK_ID")
-    discard = leaf(commands, "discard-dlq", "dead_letters:discard", "drop one dead letter; its task stays to be looked at")
+    discard = leaf(
+        commands, "discard-dlq", "dead_letters:discard", "drop one dead letter; its task stays to be looked at"
+    )
     discard.add_argument("task_id", metavar="TASK_ID")
     purge = leaf(commands, "purge-dlq", "dead_letters:purge", "drop all dead letters")
     purge.add_argument("--queue", metavar="Q", help="only of this queue")
@@ -134,7 +149,7 @@ def _add_dead_letters(commands: _Commands[Parser], group: _Group, leaf: _Leaf) -
 
 def _add_queues(commands: _Commands[Parser], group: _Group, leaf: _Leaf) -> None:
     purge = leaf(commands, "purge", "queues:purge", "cancel everything of a queue that has not started")
-    purge.add_argument("--queue", required=True, metavar="Q")
+    purge.add_argument("--queue", required=True, metavar="Q", help="the queue to empty")
     _add_confirmation(purge)
 
     queue = group("queue", "pause, resume and measure queues")
@@ -148,22 +163,38 @@ def _add_queues(commands: _Commands[Parser], group: _Group, leaf: _Leaf) -> None
 
 def _add_watching(commands: _Commands[Parser], group: _Group, leaf: _Leaf) -> None:
     leaf(commands, "workers", "watching:workers", "list workers and what they have done")
-    events = leaf(commands, "events", "watching:events", "print what happens from now on; with --json one object a line")
+    events = leaf(
+        commands, "events", "watching:events", "print what happens from now on; with --json one object a line"
+    )
     events.add_argument("--follow", action="store_true", help="until Ctrl-C")
-    events.add_argument("--seconds", type=seconds, default=10.0, metavar="S", help="without --follow: for so long (default 10)")
+    events.add_argument(
+        "--seconds", type=seconds, default=10.0, metavar="S", help="without --follow: for so long (default 10)"
+    )
     events.add_argument("--queue", metavar="Q", help="only of this queue")
 
     audit = group("audit", "prove that nothing was lost")
-    verify = leaf(audit, "verify", "audit:verify", "compare every record with every place it must be in; status 1 if one is wrong")
+    verify = leaf(
+        audit, "verify", "audit:verify", "compare every record with every place it must be in; status 1 if one is wrong"
+    )
     verify.add_argument("--queue", metavar="Q", help="only this queue")
-    verify.add_argument("--receipts", metavar="FILE", help="task ids kept by producers, one a line, that must exist; - reads stdin")
+    verify.add_argument(
+        "--receipts", metavar="FILE", help="task ids kept by producers, one a line, that must exist; - reads stdin"
+    )
 
 
 def _add_processes(commands: _Commands[Parser], group: _Group, leaf: _Leaf) -> None:
-    worker = leaf(group("worker", "run tasks"), "run", "processes:worker", "run tasks until SIGTERM or Ctrl-C", own_options=True)
-    worker.add_argument("--concurrency", type=positive, metavar="N", help="how many at a time (default DTQ_WORKER_CONCURRENCY, 4)")
+    worker = leaf(
+        group("worker", "run tasks"), "run", "processes:worker", "run tasks until SIGTERM or Ctrl-C", own_options=True
+    )
     worker.add_argument(
-        "--queue", action="append", dest="queues", metavar="Q", help="serve this queue; may be repeated (default: default)"
+        "--concurrency", type=positive, metavar="N", help="how many at a time (default DTQ_WORKER_CONCURRENCY, 4)"
+    )
+    worker.add_argument(
+        "--queue",
+        action="append",
+        dest="queues",
+        metavar="Q",
+        help="serve this queue; may be repeated (default: default)",
     )
     _add_process_options(worker)
     scheduler = leaf(
@@ -172,18 +203,26 @@ def _add_processes(commands: _Commands[Parser], group: _Group, leaf: _Leaf) -> N
     )  # fmt: skip
     _add_process_options(scheduler)
 
-    up = leaf(commands, "up", "processes:up", "start everything on this machine: engine, scheduler, workers", own_options=True)
+    up = leaf(
+        commands, "up", "processes:up", "start everything on this machine: engine, scheduler, workers", own_options=True
+    )
     up.add_argument("--workers", type=positive, default=2, metavar="N", help="worker processes (default 2)")
     up.add_argument("--concurrency", type=positive, metavar="M", help="tasks at a time in each (default 4)")
     up.add_argument("--tasks", metavar="MODULE[,MODULE]", help="modules with handlers (default: DTQ_TASK_MODULES)")
     up.add_argument(
-        "--queue", action="append", dest="queues", metavar="Q", help="serve this queue; may be repeated (default: default)"
+        "--queue",
+        action="append",
+        dest="queues",
+        metavar="Q",
+        help="serve this queue; may be repeated (default: default)",
     )
     up.add_argument("--state", default=".dtq", metavar="DIR", help="where the data is kept (default .dtq)")
-    up.add_argument("--port", type=port, default=0, metavar="P", help="port of the engine (default: last time's, or a free one)")
+    up.add_argument(
+        "--port", type=port, default=0, metavar="P", help="port of the engine (default: last time's, or a free one)"
+    )
     up.add_argument(
         "--redis", nargs="?", const="", metavar="URL",
-        help="use this server instead of an own engine; without URL that of DTQ_REDIS_URL, which keeps a password private",
+        help="use this server, not an own engine; without URL that of DTQ_REDIS_URL, which keeps a password private",
     )  # fmt: skip
     json_option(up, "one JSON document on stdout once everything runs; the log goes to stderr")
 
@@ -207,7 +246,9 @@ def _sentence(about: str) -> str:
 
 def _load(command: str) -> Callable[[argparse.Namespace], int]:
     module, _, function = command.partition(":")
-    found: Callable[[argparse.Namespace], int] = getattr(importlib.import_module(f"dtq_cli.commands.{module}"), function)
+    found: Callable[[argparse.Namespace], int] = getattr(
+        importlib.import_module(f"dtq_cli.commands.{module}"), function
+    )
     return found
 
 

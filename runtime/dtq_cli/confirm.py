@@ -5,13 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from dtq_core.errors import DtqError, InvalidArgument
-
-
-class Declined(DtqError):
-    """The person said no. Nothing was changed."""
-
-    code = "INVALID_ARGUMENT"
+from dtq_core.errors import InvalidArgument
 
 
 def require_terminal(args: argparse.Namespace, what: str) -> None:

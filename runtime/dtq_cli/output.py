@@ -72,7 +72,9 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[Any]], *, empty: st
         print(empty)
         return
     cells = [[clean(str(cell), 1000) for cell in row] for row in rows]
-    widths = _fit(columns, [max(_width(c) for c in (columns[i].title, *(r[i] for r in cells))) for i in range(len(columns))])
+    widths = _fit(
+        columns, [max(_width(c) for c in (columns[i].title, *(r[i] for r in cells))) for i in range(len(columns))]
+    )
     print(_line([column.title for column in columns], columns, widths, titles=True))
     for row in cells:
         print(_line(row, columns, widths))
@@ -133,7 +135,12 @@ def span(seconds: float) -> str:
 def milliseconds(ms: int | None) -> str:
     if ms is None:
         return "-"
-    return f"{ms} ms" if ms < 10_000 else f"{ms / 1000:.1f} s"
+    return f"{ms} ms" if ms < 10_000 else f"{round(ms / 1000, 1):g} s"
+
+
+def count(number: int, noun: str) -> str:
+    """`1 task`, `2 tasks`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def ellipsis() -> str:
@@ -201,6 +208,4 @@ def _width(text: str) -> int:
     """Columns on the screen: East Asian characters take two, combining ones none."""
     if text.isascii():
         return len(text)
-    return sum(
-        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text
-    )
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)

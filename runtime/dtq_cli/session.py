@@ -39,7 +39,7 @@ class Session:
 
 
 def run(args: argparse.Namespace, command: Callable[[Session], Awaitable[T]]) -> T:
-    """`command` with a session, on a loop of its own. Raises what it raises; RedisUnavailable says where nobody answers."""
+    """`command` with a session, on a loop of its own. What it raises comes out; RedisUnavailable says where."""
 
     async def inside() -> T:
         async with _open(args) as session:

@@ -1,4 +1,4 @@
-"""From raw input to a call of submit.lua, and from its answer to a value or an error: what the asyncio client and the blocking producer share."""
+"""From raw input to a call of submit.lua, and from its answer to a value or an error. Shared by client and producer."""
 
 from __future__ import annotations
 

@@ -53,9 +53,7 @@ class Client:
     (decision 13).
     """
 
-    def __init__(
-        self, store: Store, settings: Settings, *, actor: str = "", registry: Registry | None = None
-    ) -> None:
+    def __init__(self, store: Store, settings: Settings, *, actor: str = "", registry: Registry | None = None) -> None:
         self.store = store
         self.settings = settings
         self.actor = actor
@@ -97,9 +95,7 @@ class Client:
         Raises TaskNotFound, TaskTerminal, or CancelRequested: it runs, and its worker was told.
         """
         _check_id(task_id)
-        (answer,) = await self.store.run(
-            self.store.calls.cancel([task_id], actor=self.actor, request_id=request_id)
-        )
+        (answer,) = await self.store.run(self.store.calls.cancel([task_id], actor=self.actor, request_id=request_id))
         if answer == "GONE":
             raise TaskNotFound(f"there is no task {task_id}", task_id=task_id)
         if answer == "TERMINAL":
@@ -114,9 +110,7 @@ class Client:
         Raises TaskNotFound, DeadLetterNotFound, DeadLetterGone, DeadLetterChanged.
         """
         letter = await letters.letter_for(self.store, _check_id(task_id), requeue=True)
-        (answer,) = await self.store.run(
-            self.store.calls.revive([letter], actor=self.actor, request_id=request_id)
-        )
+        (answer,) = await self.store.run(self.store.calls.revive([letter], actor=self.actor, request_id=request_id))
         _letter_answer(answer, task_id)
 
     async def discard(self, task_id: str, *, request_id: str = "") -> None:
@@ -124,9 +118,7 @@ class Client:
         letter = await letters.letter_for(self.store, _check_id(task_id), requeue=False)
         if not letter.letter_id:
             raise DeadLetterGone(f"the letter of task {task_id} was trimmed: dead letters are bounded", task_id=task_id)
-        (answer,) = await self.store.run(
-            self.store.calls.discard([letter], actor=self.actor, request_id=request_id)
-        )
+        (answer,) = await self.store.run(self.store.calls.discard([letter], actor=self.actor, request_id=request_id))
         _letter_answer(answer, task_id)
 
     async def purge_dead_letters(
@@ -198,9 +190,7 @@ class Client:
 
     async def _set_paused(self, queue: str, paused: bool, request_id: str) -> bool:
         _check_queue(queue)
-        return await self.store.run(
-            self.store.calls.pause(queue, paused, actor=self.actor, request_id=request_id)
-        )
+        return await self.store.run(self.store.calls.pause(queue, paused, actor=self.actor, request_id=request_id))
 
     async def _run_submit(self, call: Call[list[SubmitAnswer]]) -> list[SubmitAnswer]:
         replicas = self.settings.submit_wait_replicas
@@ -245,7 +235,9 @@ def _check_id(task_id: str) -> str:
 
 def _check_queue(queue: str) -> None:
     if not QUEUE_NAME.fullmatch(queue):
-        raise InvalidArgument("queue: lower-case letters, digits, '_' and '-', 1 to 64, starting with a letter or digit")
+        raise InvalidArgument(
+            "queue: lower-case letters, digits, '_' and '-', 1 to 64, starting with a letter or digit"
+        )
 
 
 def _letter_answer(answer: str, task_id: str) -> None:

@@ -140,7 +140,9 @@ class Inspector:
     async def queue(self, name: str) -> QueueStats:
         """Numbers of one queue; zeros for a queue nobody knows. Raises InvalidArgument for a name no queue can have."""
         if not QUEUE_NAME.fullmatch(name):
-            raise InvalidArgument("queue: lower-case letters, digits, '_' and '-', 1 to 64, starting with a letter or digit")
+            raise InvalidArgument(
+                "queue: lower-case letters, digits, '_' and '-', 1 to 64, starting with a letter or digit"
+            )
         return (await self._queues([name]))[0]
 
     async def queues(self) -> list[QueueStats]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from dtq_core.clock import iso
 from dtq_core.errors import StoreError
 from dtq_core.keys import AUDIT_MAXLEN
 from dtq_core.store import Store
@@ -71,15 +72,10 @@ async def read(store: Store, queue: str) -> Ledger:
 
 async def write_audit(store: Store, actor: str, action: str, request_id: str, detail: str) -> None:
     """One audit entry for an operation that ran in several steps; single ones are written by their script."""
-    from dtq_core.clock import iso
-
     (now,) = await store.read(("TIME",))
     stamp = iso(int(now[0]) * 1000 + int(now[1]) // 1000)
-    (written,) = await store.read(
-        (
-            "XADD", store.keys.audit, "MAXLEN", "~", AUDIT_MAXLEN, "*", "actor", actor, "action", action, "task_id", "",
-            "ts", stamp, "request_id", request_id, "detail", detail,
-        )  # fmt: skip
-    )
+    entry = {"actor": actor, "action": action, "task_id": "", "ts": stamp, "request_id": request_id, "detail": detail}
+    fields = [part for pair in entry.items() for part in pair]
+    (written,) = await store.read(("XADD", store.keys.audit, "MAXLEN", "~", AUDIT_MAXLEN, "*", *fields))
     if isinstance(written, Exception):
         raise StoreError(f"the audit entry was not written: {str(written)[:200]}")

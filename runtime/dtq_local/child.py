@@ -69,7 +69,7 @@ class Child:
         self._process = None
 
     def next_delay_s(self) -> float:
-        """Seconds to wait before the next start: doubling while it keeps crashing, from the start again once it was healthy."""
+        """Seconds until the next start: doubling while it keeps crashing, short again once it was healthy."""
         if time.monotonic() - self._started_at > _HEALTHY_S:
             self._delay_s = _FIRST_DELAY_S
         delay = self._delay_s

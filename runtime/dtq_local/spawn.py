@@ -1,7 +1,7 @@
 """Children that do not outlive us: the parent-death signal for processes that this package starts.
 
-Used by the engine and by the supervisor. Linux only (prctl); elsewhere `die_with_parent` gives None and the callers keep
-to what is portable: they stop their children at exit, and detect a leftover at the next start.
+Used by the engine and by the supervisor. Linux only (prctl); elsewhere `die_with_parent` gives None and the callers
+keep to what is portable: they stop their children at exit, and detect a leftover at the next start.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _starting = threading.Lock()
 
 
 def die_with_parent(signum: int = signal.SIGTERM) -> Callable[[], None] | None:
-    """A `preexec_fn` that asks the kernel for `signum` when the parent dies, kill -9 included; None where there is no such thing."""
+    """A `preexec_fn` that asks the kernel for `signum` when the parent dies, by kill -9 too; None where it cannot."""
     if sys.platform != "linux":
         return None
     prctl = ctypes.CDLL(None).prctl  # looked up here: the child of a process with threads should only call, not import
@@ -40,12 +40,12 @@ def die_with_parent(signum: int = signal.SIGTERM) -> Callable[[], None] | None:
 def popen(argv: list[str], **kwargs: Any) -> subprocess.Popen[bytes]:
     """`subprocess.Popen` in a session of its own, ending with this process.
 
-    The kernel sends the parent-death signal when the *thread* that forked ends, so only threads that live as long as the
-    process may fork: the main thread, or one daemon thread kept for this.
+    The kernel sends the parent-death signal when the *thread* that forked ends, so only threads that live as long as
+    the process may fork: the main thread, or one daemon thread kept for this.
     """
 
     def start() -> subprocess.Popen[bytes]:
-        return subprocess.Popen(argv, start_new_session=True, preexec_fn=die_with_parent(), **kwargs)  # noqa: PLW1509
+        return subprocess.Popen(argv, start_new_session=True, preexec_fn=die_with_parent(), **kwargs)
 
     if threading.current_thread() is threading.main_thread() or sys.platform != "linux":
         return start()

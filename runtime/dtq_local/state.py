@@ -12,7 +12,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +101,9 @@ class StateDir:
                 if os.fstat(file.fileno()).st_uid != os.geteuid():
                     return None
                 raw = json.load(file)
-            return UpRecord(**raw) if isinstance(raw["url"], str) and isinstance(raw["pid"], int) else None
+            known = {f.name: raw[f.name] for f in fields(UpRecord) if f.name in raw}
+            known |= {name: tuple(known.get(name, ())) for name in ("queues", "task_modules")}
+            return UpRecord(**known) if isinstance(raw["url"], str) and isinstance(raw["pid"], int) else None
         except (OSError, ValueError, TypeError, KeyError):
             return None
 

@@ -42,7 +42,7 @@ ME = "dtq"
 
 @dataclass(frozen=True)
 class UpOptions:
-    """What `dtq up` was asked for. `settings` carry the task modules, the concurrency, and the URL where one was given."""
+    """What `dtq up` was asked for. `settings` carry task modules, concurrency, and the URL where one was given."""
 
     settings: Settings
     state: StateDir

@@ -6,12 +6,14 @@ import inspect
 import json
 import secrets
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 from dtq_tasks.errors import RetryableError
 
 _RUNNING = "running:"
 _DONE = "done:"
+_GIVE_BACK = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
 
 
 def idempotent_operation(redis: Any, key: str, ttl: int, fn: Callable[[], Any]) -> Any:
@@ -20,7 +22,8 @@ def idempotent_operation(redis: Any, key: str, ttl: int, fn: Callable[[], Any]) 
     `redis` is any redis-py client. With an asyncio client the call is awaited and `fn` may be async; with a blocking
     client it returns directly. The key is taken with SET NX before `fn` runs, so two workers never run it at once.
 
-    * `fn` raises: the key is given back and the error passes on; the next attempt runs `fn` again.
+    * `fn` raises: the key is given back, unless it has expired and is another's now, and the error passes on; the next
+      attempt runs `fn` again.
     * The process dies inside `fn`: nobody can know whether the effect happened. The key stays taken until `ttl` ends,
       and calls raise RetryableError meanwhile, so the doubt shows instead of an effect that is skipped or doubled.
 
@@ -37,7 +40,8 @@ def idempotent_operation(redis: Any, key: str, ttl: int, fn: Callable[[], Any]) 
     try:
         value = fn()
     except BaseException:
-        redis.delete(key)
+        with suppress(Exception):  # the error of `fn` is the one to tell; the key then stays taken until its time ends
+            redis.eval(_GIVE_BACK, 1, key, token)
         raise
     redis.set(key, _record(value), ex=ttl)
     return value
@@ -51,7 +55,8 @@ async def _run_async(taken: Awaitable[Any], redis: Any, key: str, ttl: int, fn: 
         if inspect.isawaitable(value):
             value = await value
     except BaseException:
-        await redis.delete(key)
+        with suppress(Exception):
+            await redis.eval(_GIVE_BACK, 1, key, token)
         raise
     await redis.set(key, _record(value), ex=ttl)
     return value

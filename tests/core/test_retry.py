@@ -105,7 +105,6 @@ def validation_error() -> pydantic.ValidationError:
     "exc",
     [
         TimeoutError(),
-        asyncio.TimeoutError("late"),
         RetryableError("again"),
         type("Mine", (RetryableError,), {})("again"),
         redis.ConnectionError("gone"),

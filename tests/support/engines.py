@@ -1,7 +1,8 @@
 """The engines that the tests run on: three kinds of server, at most one private server of each per test process.
 
-Nothing is mocked: Lua, streams and expiry differ between servers in ways no imitation knows. A kind that is not installed
-fails its tests with a message that says what to install; it is never skipped, or a green run would prove less than it says.
+Nothing is mocked: Lua, streams and expiry differ between servers in ways no imitation knows. A kind that is not
+installed fails its tests with a message that says what to install; it is never skipped, or a green run would prove less
+than it says.
 """
 
 from __future__ import annotations
@@ -78,7 +79,13 @@ class Server:
 
     def client(self, **options: Any) -> redis.Redis:
         return redis.Redis(
-            port=self.port, decode_responses=True, encoding_errors="replace", protocol=2, retry=None, socket_timeout=30, **options
+            port=self.port,
+            decode_responses=True,
+            encoding_errors="replace",
+            protocol=2,
+            retry=None,
+            socket_timeout=30,
+            **options,
         )
 
     def clean(self) -> None:

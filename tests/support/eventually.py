@@ -11,13 +11,21 @@ import redis
 from dtq_core.errors import RedisUnavailable
 
 T = TypeVar("T")
-_NOT_YET = (AssertionError, redis.ConnectionError, redis.TimeoutError, redis.BusyLoadingError, RedisUnavailable, OSError)
+_NOT_YET = (
+    AssertionError,
+    redis.ConnectionError,
+    redis.TimeoutError,
+    redis.BusyLoadingError,
+    RedisUnavailable,
+    OSError,
+)
 
 
 def eventually(probe: Callable[[], T], timeout: float = 10.0, what: str | Callable[[], str] = "") -> T:
     """The first true value of `probe`; an assertion that fails in it, or an engine that is away, means "not yet".
 
-    Raises AssertionError after `timeout` seconds with `what` (text, or a function of the last moment) and the last answer.
+    Raises AssertionError after `timeout` seconds with `what` (text, or a function of the last moment), and the last
+    answer.
     """
     end, pause = time.monotonic() + timeout, 0.002
     while True:
@@ -36,7 +44,7 @@ def eventually(probe: Callable[[], T], timeout: float = 10.0, what: str | Callab
 
 
 def always(probe: Callable[[], object], seconds: float, what: str = "") -> None:
-    """`probe` stays true for `seconds`: for things that must *not* happen. As rarely as possible: it always takes its time."""
+    """`probe` stays true for `seconds`: for what must *not* happen. As rarely as possible: it always takes its time."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         value = probe()

@@ -1,4 +1,4 @@
-"""Frames of the Redis protocol: where one request or reply ends, and what is in it. RESP2, and the types of RESP3 that frame alike."""
+"""Frames of the Redis protocol (RESP2 and RESP3): where one request or reply ends, and what is in it."""
 
 from __future__ import annotations
 

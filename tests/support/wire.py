@@ -1,8 +1,8 @@
 """A wire between a DTQ process and its engine that a test can stop, cut or watch at an exact command.
 
-Faults hit at *moments*, not after sleeps: "when the third settle is about to reach the engine", "when the engine has done
-the fetch that took this task and the worker has not heard of it". While the action of a moment runs, nothing passes on
-this wire in either direction, so the world is exactly what the moment says.
+Faults hit at *moments*, not after sleeps: "when the third settle is about to reach the engine", "when the engine has
+done the fetch that took this task and the worker has not heard of it". While the action of a moment runs, nothing
+passes on this wire in either direction, so the world is exactly what the moment says.
 
     wire = world.wire()
     worker = world.worker(wire=wire)
@@ -18,6 +18,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import socket
+import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -26,8 +28,9 @@ from enum import Enum
 from functools import cache
 from typing import Any, TypeVar
 
-from dtq_core.store import scripts
 from support.resp import Framer, decode
+
+from dtq_core.store import scripts
 
 T = TypeVar("T")
 _SUBSCRIBING = {"SUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE", "MONITOR"}
@@ -91,7 +94,14 @@ def script(name: str, mentions: str = "") -> Match:
 
 def took(task_id: str = "") -> Match:
     """Fetches that took something (this task): for AFTER only, since the reply says so."""
-    return lambda r: r.script in ("fetch", "reclaim") and isinstance(r.reply, list) and len(r.reply) == 6 and bool(r.reply[5]) and r.mentions(task_id)
+
+    def matches(request: Request) -> bool:
+        reply = request.reply
+        if request.script not in ("fetch", "reclaim") or not isinstance(reply, list) or len(reply) != 6:
+            return False
+        return bool(reply[5]) and _contains(reply[5], task_id.encode())
+
+    return matches
 
 
 @cache
@@ -130,7 +140,8 @@ class Moment:
 
         Raises AssertionError when it does not come, and what the action raised.
         """
-        assert self._reached.wait(timeout), f"not within {timeout:g} s: request {self.nth} {self.point.value} ({self.seen} seen)"
+        if not self._reached.wait(timeout):
+            raise AssertionError(f"not within {timeout:g} s: request {self.nth} {self.point.value} ({self.seen} seen)")
         if self.problem is not None:
             raise self.problem
         assert self.request is not None
@@ -192,7 +203,7 @@ class _Link:
     def cut(self) -> None:
         for side in (self._client, self._engine):
             if side is not None:
-                side[1].transport.abort()
+                _reset(side[1])
 
     async def _requests(self) -> None:
         assert self._engine is not None
@@ -233,6 +244,14 @@ class _Link:
                     raise _Lost
 
 
+def _reset(writer: asyncio.StreamWriter) -> None:
+    """Close with RST, as a host does that knows nothing of the connection."""
+    with contextlib.suppress(OSError, AttributeError):
+        linger = struct.pack("ii", 1, 0)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+    writer.transport.abort()
+
+
 class Wire:
     """A listening port before one engine. See the module for what it is for."""
 
@@ -252,7 +271,15 @@ class Wire:
         self._thread.start()
         self._in_loop(self._listen())
 
-    def at(self, point: Point, match: Match, action: Callable[[], object] = lambda: None, *, nth: int = 0, then: Then = GO_ON) -> Moment:
+    def at(
+        self,
+        point: Point,
+        match: Match,
+        action: Callable[[], object] = lambda: None,
+        *,
+        nth: int = 0,
+        then: Then = GO_ON,
+    ) -> Moment:
         """Run `action` at the `nth` matching request (from 0), with the whole wire standing still."""
         return self._arm(Moment(point, match, nth, action, then))
 
@@ -303,7 +330,7 @@ class Wire:
 
     def close(self) -> None:
         """Reset everything and end the thread."""
-        self._call(self._shut)
+        self._in_loop(self._shut())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
         with contextlib.suppress(RuntimeError):
@@ -321,12 +348,14 @@ class Wire:
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connects += 1
         if self._refusing:
-            writer.transport.abort()
+            _reset(writer)
             return
         link = _Link(self, reader, writer)
         self._links.add(link)
         try:
             await link.run()
+        except asyncio.CancelledError:  # by close(); asyncio's streams would log it
+            pass
         finally:
             self._links.discard(link)
 
@@ -339,17 +368,23 @@ class Wire:
         for link in list(self._links):
             link.cut()
 
-    def _shut(self) -> None:
+    async def _shut(self) -> None:
         self._open.set()
         for moment in self._moments:
             moment.release()
         if self._server is not None:
             self._server.close()
         self._cut()
-        for task in asyncio.all_tasks(self._loop):
-            task.cancel()
+        links = asyncio.all_tasks(self._loop) - {asyncio.current_task()}
+        for link in links:
+            link.cancel()
+        await asyncio.gather(*links, return_exceptions=True)
 
     def _call(self, function: Callable[[], object]) -> None:
+        if threading.current_thread() is self._thread:  # from the action of a moment
+            function()
+            return
+
         async def run() -> None:
             function()
 

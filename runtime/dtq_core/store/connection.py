@@ -52,7 +52,11 @@ def translate(exc: BaseException) -> DtqError:
     if isinstance(exc, (ConnectionError, TimeoutError, BusyLoadingError, ReadOnlyError, OSError, asyncio.TimeoutError)):
         return RedisUnavailable(f"Redis does not answer ({type(exc).__name__})")
     text = str(exc)
-    if isinstance(exc, OutOfMemoryError) or "OOM " in text[:40] or text.startswith("command not allowed when used memory"):
+    if (
+        isinstance(exc, OutOfMemoryError)
+        or "OOM " in text[:40]
+        or text.startswith("command not allowed when used memory")
+    ):
         return RedisFull("Redis is at its memory limit and takes no more")
     if text.startswith(_BUSY) or isinstance(exc, ReadOnlyError):
         return RedisUnavailable(f"Redis is not ready: {text[:120]}")
@@ -92,10 +96,8 @@ def _url(settings: Settings) -> str:
 class Store:
     """The asyncio door to Redis. One bounded pool that waits for a free connection instead of failing."""
 
-    def __init__(
-        self, client: redis.asyncio.Redis, settings: Settings, now_ms: Callable[[], int] = lambda: 0
-    ) -> None:
-        self.redis = client
+    def __init__(self, client: redis.asyncio.Redis, settings: Settings, now_ms: Callable[[], int] = lambda: 0) -> None:
+        self.redis: Any = client
         self.settings = settings
         self.keys = Keys(settings.key_prefix)
         self.calls = Transitions(self.keys, settings, now_ms)
@@ -122,7 +124,7 @@ class Store:
     async def ping(self) -> None:
         """Raises RedisUnavailable unless Redis answers."""
         with translated():
-            await cast(Any, self.redis.ping())
+            await self.redis.ping()
 
     async def run(self, call: Call[T]) -> T:
         """Run one script. A server that does not know it is given its source; nothing else is ever sent twice."""
@@ -134,19 +136,19 @@ class Store:
         with translated():
             async with self.redis.client() as connection:
                 answer = call.parse(await self._evaluate(connection, call))
-                confirmed = await cast(Any, connection.execute_command("WAIT", replicas, timeout_ms))
+                confirmed = await connection.execute_command("WAIT", replicas, timeout_ms)
         if int(confirmed) < replicas:
             raise RedisUnavailable(
                 f"written, but only {confirmed} of {replicas} replicas confirmed it; submit again with the same key"
             )
         return answer
 
-    async def _evaluate(self, client: redis.asyncio.Redis, call: Call[Any]) -> Any:
+    async def _evaluate(self, client: Any, call: Call[Any]) -> Any:
         code = script(call.script)
         try:
-            return await cast(Any, client.execute_command("EVALSHA", code.sha, len(call.keys), *call.keys, *call.args))
+            return await client.execute_command("EVALSHA", code.sha, len(call.keys), *call.keys, *call.args)
         except NoScriptError:
-            return await cast(Any, client.execute_command("EVAL", code.source, len(call.keys), *call.keys, *call.args))
+            return await client.execute_command("EVAL", code.source, len(call.keys), *call.keys, *call.args)
 
     async def read(self, *commands: Sequence[Any]) -> list[Any]:
         """Plain read commands in one round trip; an error of one is returned in its place."""
@@ -156,7 +158,7 @@ class Store:
             pipe = self.redis.pipeline(transaction=False)
             for command in commands:
                 pipe.execute_command(*command)
-            return await cast(Any, pipe.execute(raise_on_error=False))
+            return list(await pipe.execute(raise_on_error=False))
 
     async def subscribe(self, channel: str) -> AsyncIterator[str]:
         """Messages of one channel, on a connection of its own. Raises RedisUnavailable when it breaks."""
@@ -186,7 +188,9 @@ class Lane:
         self._connection: Any = None
         self._known: set[str] = set()
 
-    async def run(self, calls: Sequence[Call[Any]], *, before: Sequence[Any] | None = None, wait_s: float = 0.0) -> list[Any]:
+    async def run(
+        self, calls: Sequence[Call[Any]], *, before: Sequence[Any] | None = None, wait_s: float = 0.0
+    ) -> list[Any]:
         """Send `before` (a plain command that may block for `wait_s` seconds) and `calls` together; return the calls' answers.
 
         An answer that is an error of that one script is returned in its place as a DtqError. Raises RedisUnavailable
@@ -251,7 +255,7 @@ class SyncStore:
     """The blocking door, for producers without an event loop and for a worker's lease thread."""
 
     def __init__(self, client: redis.Redis, settings: Settings, now_ms: Callable[[], int] = lambda: 0) -> None:
-        self.redis = client
+        self.redis: Any = client
         self.settings = settings
         self.keys = Keys(settings.key_prefix)
         self.calls = Transitions(self.keys, settings, now_ms)

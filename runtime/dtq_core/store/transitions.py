@@ -160,9 +160,7 @@ class Transitions:
             settings.dlq_maxlen if settings.dlq_enabled else 0,
         )
 
-    def call(
-        self, script: str, keys: Sequence[str], args: Sequence[Arg], parse: Callable[[Any], T]
-    ) -> Call[T]:
+    def call(self, script: str, keys: Sequence[str], args: Sequence[Arg], parse: Callable[[Any], T]) -> Call[T]:
         """A call with the frame that every script expects (lua/_prelude.lua)."""
         frame = (self.keys.prefix, self.now_ms(), event_seed(), *self._frame)
         return Call(script, tuple(keys), (*frame, *args), parse)
@@ -182,7 +180,10 @@ class Transitions:
                 x.delay_ms, x.metadata, x.ttl_ms, ask(x.task_type),
             )  # fmt: skip
         return self.call(
-            "submit", [self.keys.ledger(submissions[0].queue)], args, lambda r: [SubmitAnswer(*map(_text, row)) for row in r]
+            "submit",
+            [self.keys.ledger(submissions[0].queue)],
+            args,
+            lambda r: [SubmitAnswer(*map(_text, row)) for row in r],
         )
 
     def cancel(
@@ -250,9 +251,7 @@ class Transitions:
         return self.call("settle", [self.keys.ledger(items[0].delivery.queue)], args, list)
 
     def hand_back(self, worker_id: str, deliveries: Sequence[Delivery]) -> Call[list[str]]:
-        return self.call(
-            "handback", [self.keys.ledger(deliveries[0].queue)], [worker_id, *_leases(deliveries)], list
-        )
+        return self.call("handback", [self.keys.ledger(deliveries[0].queue)], [worker_id, *_leases(deliveries)], list)
 
     def touch(self, worker_id: str, deliveries: Sequence[Delivery]) -> Call[list[str]]:
         return self.call("touch", [self.keys.ledger(deliveries[0].queue)], [worker_id, *_leases(deliveries)], list)
@@ -264,6 +263,11 @@ class Transitions:
             "register", [self.keys.worker(row["worker_id"]), self.keys.workers],
             [ttl_s, len(queues), *queues, *fields], bool,
         )  # fmt: skip
+
+    def sign_off(self, worker_id: str, queues: Sequence[str], row_kept_s: int = 60) -> Call[int]:
+        return self.call(
+            "sign_off", [self.keys.worker(worker_id), self.keys.workers], [worker_id, row_kept_s, *queues], int
+        )
 
     def ensure_groups(self, queues: Sequence[str]) -> Call[list[int]]:
         return self.call("ensure_groups", [self.keys.queues], [self.settings.max_queues, *queues], list)

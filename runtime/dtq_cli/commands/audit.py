@@ -1,0 +1,65 @@
+"""audit verify: status 0 when everything is where it must be, 1 when something is not."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+
+from dtq_core.audit import AuditReport
+
+from dtq_cli import output
+from dtq_cli.arguments import wants_json
+from dtq_cli.session import Session, run
+from dtq_core import audit
+from dtq_core.errors import InvalidArgument
+from dtq_core.task import TASK_ID
+from dtq_core.text import clean
+
+
+def verify(args: argparse.Namespace) -> int:
+    receipts = None if args.receipts is None else list(_receipts(args.receipts))
+
+    async def check(session: Session) -> AuditReport:
+        return await audit.verify(session.store, session.settings, queue=args.queue, receipts=receipts)
+
+    report = run(args, check)
+    if wants_json(args):
+        output.document({"ok": report.ok, **asdict(report)})
+    else:
+        _show(report)
+    return 0 if report.ok else 1
+
+
+def _show(report: AuditReport) -> None:
+    for finding in report.findings:
+        print(f"{output.paint('wrong')}  {finding.kind}: {clean(finding.message, 500)}")
+    for note in report.notes:
+        print(f"note   {clean(note, 500)}")
+    looked_at = (
+        f"{output.count(report.queues, 'queue')}, {output.count(report.tasks, 'task')}, {report.entries} entries"
+    )
+    if report.ok:
+        print(f"{output.paint('ok')}     {looked_at}: nothing is lost, nothing is double, every counter adds up")
+    else:
+        print(f"{output.paint('wrong')}  {looked_at}: {output.count(len(report.findings), 'finding')}")
+
+
+def _receipts(name: str) -> Iterator[str]:
+    """Task ids, one a line; what follows an id in its line, empty lines and lines that begin with # are ignored.
+
+    Raises InvalidArgument for a file that cannot be read and for a line that holds no id: to skip it would be to vouch
+    for it.
+    """
+    try:
+        with sys.stdin if name == "-" else open(name, encoding="utf-8", errors="replace") as file:
+            for number, line in enumerate(file, 1):
+                words = line.split(None, 1)
+                if not words or words[0].startswith("#"):
+                    continue
+                if not TASK_ID.fullmatch(words[0]):
+                    raise InvalidArgument(f"receipts {name}, line {number}: {words[0][:40]!r} is no task id")
+                yield words[0]
+    except OSError as exc:
+        raise InvalidArgument(f"receipts {name}: {exc.strerror}") from None

@@ -1,0 +1,61 @@
+"""The common course of the commands that destroy: refuse or ask, say how far it is, report what was done."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+
+from dtq_cli import confirm, output
+from dtq_cli.arguments import wants_json
+from dtq_cli.session import Session, run
+from dtq_core.client import PurgeReport
+
+Act = Callable[[Session, bool, Callable[[int], None] | None], Awaitable[PurgeReport]]
+
+
+def purge_with_care(
+    args: argparse.Namespace, *, what: str, ask: Callable[[int], str], done: Callable[[int], str], act: Act
+) -> int:
+    """`act(session, dry_run, progress)` after --yes or a yes; 1 after a no.
+
+    Raises InvalidArgument without --yes and without a terminal.
+    """
+    confirm.require_terminal(args, what)
+
+    async def look(session: Session) -> PurgeReport:
+        return await act(session, True, None)
+
+    async def destroy(session: Session) -> PurgeReport:
+        return await act(session, False, _progress())
+
+    if args.dry_run or not args.yes:
+        report = run(args, look)
+        if args.dry_run:
+            return _report(args, report, f"dry run, would be: {done(report.matched)}")
+        if report.matched and not confirm.ask(ask(report.matched)):
+            output.note("nothing was changed")
+            return 1
+    report = run(args, destroy)
+    return _report(args, report, done(report.changed))
+
+
+def _report(args: argparse.Namespace, report: PurgeReport, sentence: str) -> int:
+    if wants_json(args):
+        output.document(asdict(report))
+        return 0
+    print(sentence)
+    if report.dry_run:
+        for task_id in report.sample:
+            print(f"  {task_id}")
+        if report.matched > len(report.sample):
+            print(f"  {output.ellipsis()} and {report.matched - len(report.sample)} more")
+    return 0
+
+
+def _progress() -> Callable[[int], None] | None:
+    """A counter that overwrites itself, where somebody looks."""
+    if not sys.stderr.isatty():
+        return None
+    return lambda count: print(f"\r{count} so far\x1b[K\r", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,97 @@
+"""One round of the scheduler: lead? → claim due → release → return stale claims → sweep (contract §4, decisions 15 and 17).
+
+Whoever holds the lock leads; a random token says who. Every script compares it again, so a leader that was frozen and
+wakes up moves nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+
+from dtq_core.config import Settings
+from dtq_core.errors import DtqError
+from dtq_core.log import RateLimited
+from dtq_core.store import Store
+from dtq_core.store.transitions import BATCH
+from dtq_scheduler.sweeper import Sweeper
+
+logger = logging.getLogger("dtq.scheduler")
+_limited = RateLimited(logger)
+
+LOCK_MS = 10_000
+EXTEND_EVERY_S = 2.5
+STALE_CLAIM_MS = 60_000
+STALE_EVERY_S = 1.0
+FOLLOW_S = 1.0
+"""How often one that does not lead tries to."""
+LOOK_S = 0.1
+"""How often the leader looks at the schedule; a start is late by this at most, and by its way through the scripts."""
+
+
+class Scheduler:
+    """`step` does one round and says in how many seconds the next one is due. Takes no sleep itself."""
+
+    interval_s = FOLLOW_S
+
+    def __init__(self, store: Store, settings: Settings) -> None:
+        self.store = store
+        self.settings = settings
+        self.token = secrets.token_hex(16)
+        self.leading = False
+        self._sweeper = Sweeper(store, settings)
+        self._extend_at = 0.0
+        self._stale_at = 0.0
+
+    async def step(self) -> float:
+        """One round; the lock's remaining life is never trusted. Raises DtqError when Redis fails."""
+        if not await self._lead():
+            return FOLLOW_S
+        due = await self.store.run(self.store.calls.claim_due(self.token, BATCH))
+        if not due.leading:
+            self._extend_at = 0.0
+            return 0.0
+        if due.task_ids:
+            released = await self.store.run(self.store.calls.release(due.task_ids))
+            for problem in released.problems:
+                _limited.log(logging.ERROR, f"release {problem[:60]}", "cannot be released: %s", problem)
+            for ended in released.ended:
+                logger.info(
+                    "expired before it was due",
+                    extra={"task_id": ended.task_id, "task_type": ended.task_type, "queue": ended.queue,
+                           "status": ended.status, "event_type": "TASK_EXPIRED"},
+                )  # fmt: skip
+        if len(due.task_ids) >= BATCH:
+            return 0.0
+        await self._keep_house()
+        return LOOK_S if due.next_in_ms < 0 else min(LOOK_S, due.next_in_ms / 1000)
+
+    async def release_lock(self) -> None:
+        """Give the lock back, if it is ours: another one leads at once."""
+        self.leading = False
+        await self.store.run(self.store.calls.lock(self.token, 0))
+
+    async def _lead(self) -> bool:
+        now = time.monotonic()
+        if self.leading and now < self._extend_at:
+            return True
+        led, self.leading = self.leading, False
+        self.leading = await self.store.run(self.store.calls.lock(self.token, LOCK_MS))
+        self._extend_at = now + EXTEND_EVERY_S
+        if self.leading != led:
+            logger.info("this scheduler leads" if self.leading else "another scheduler leads now")
+        return self.leading
+
+    async def _keep_house(self) -> None:
+        """Stale claims and one bounded step of sweeping; what fails here must not hold up due tasks."""
+        now = time.monotonic()
+        try:
+            if now >= self._stale_at:
+                self._stale_at = now + STALE_EVERY_S
+                returned = await self.store.run(self.store.calls.return_stale(self.token, STALE_CLAIM_MS))
+                if returned:
+                    logger.warning("returned %d claims that were not released in time", returned)
+            await self._sweeper.step()
+        except DtqError as exc:
+            _limited.log(logging.WARNING, f"house {exc.code}", "house-keeping failed and will be tried again: %s", exc)

@@ -1,0 +1,181 @@
+"""One task from its delivery to its settlement: invoke → decide → settle. Also watches deadlines and lost leases.
+
+The outcome is a value, the decision is pure, and only the settler writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import random
+import time
+from types import SimpleNamespace
+
+from dtq_core.config import Settings
+from dtq_core.log import RateLimited
+from dtq_core.retry import Failed, Outcome, RetryPolicy, TimedOut, decide
+from dtq_core.store import Delivery
+from dtq_core.store.transitions import Settling
+from dtq_core.task import TaskStatus
+from dtq_tasks.registry import AnyHandler, Registry
+from dtq_worker.inflight import InFlight, Key, Run, Stop
+from dtq_worker.invoke import context_of, invoke, stopped
+from dtq_worker.settler import Settler
+from dtq_worker.threads import Threads
+
+logger = logging.getLogger("dtq.worker")
+_limited = RateLimited(logger)
+
+WATCH_INTERVAL_S = 0.05
+STOP_GRACE_S = 1.0
+"""How long a coroutine may take to end after it was cancelled, before its task is settled without it."""
+LAG_WARNING_S = 1.0
+
+
+class Executor:
+    """Starts runs and brings each to exactly one decision. Lives on one event loop."""
+
+    def __init__(
+        self, settings: Settings, worker_id: str, registry: Registry, inflight: InFlight, settler: Settler
+    ) -> None:
+        self.settings = settings
+        self.worker_id = worker_id
+        self.registry = registry
+        self.inflight = inflight
+        self.settler = settler
+        self.state = SimpleNamespace()
+        self.policy = RetryPolicy.of(settings)
+        self._threads = Threads()
+        self._rng = random.Random()
+        self._work = asyncio.Event()
+
+    def start(self, delivery: Delivery) -> bool:
+        """Begin to run a delivery; False where this very start is known already (a late or doubled answer)."""
+        key = (delivery.task_id, delivery.fence)
+        if self.inflight.knows(key):
+            return False
+        now = time.monotonic()
+        run = Run(delivery, self.registry.handlers[delivery.task_type], now, now + delivery.timeout_ms / 1000)
+        self.inflight.add(run)
+        run.task = asyncio.get_running_loop().create_task(self._execute(run))
+        self._work.set()
+        return True
+
+    async def _execute(self, run: Run) -> None:
+        run.began = True
+        if run.stop is not None:
+            self.inflight.handler_ended(run)
+            return self.conclude(run, stopped(run))
+        context = context_of(run, self.worker_id, self.state)
+        ended = self.inflight.handler_ended
+        outcome = await invoke(run, context, self._threads, lambda: ended(run), self.settings.result_max_bytes)
+        return self.conclude(run, outcome)
+
+    def conclude(self, run: Run, outcome: Outcome | None) -> None:
+        """Decide about a run, once. None means that nothing may be written: the entry stays for whoever owns it."""
+        if run.decided:
+            return
+        run.decided = True
+        if outcome is None:
+            self.inflight.settled(run)
+            return
+        d = run.delivery
+        duration_ms = max(0, round((time.monotonic() - run.started) * 1000))
+        delay_s = None
+        if isinstance(outcome, (Failed, TimedOut)):
+            delay_s = self._delay_s(run)
+        settlement = decide(outcome, d.attempt, d.max_attempts, self.policy, self._rng, delay_s)
+        record = ""
+        if settlement.status is TaskStatus.RETRYING:
+            record = _record(d, self.worker_id, duration_ms, settlement.error_class, settlement.error_message,
+                             settlement.retry_delay_ms or 0)  # fmt: skip
+        self.settler.put(run, Settling(d, settlement, duration_ms, record), outcome)
+
+    def stop_all(self, why: Stop) -> None:
+        for run in self.inflight.runs():
+            self._stop(run, why)
+
+    def lose(self, key: Key) -> None:
+        """Another worker owns the task: stop its handler, write nothing."""
+        run = self.inflight.get(key)
+        if run is not None and not run.settled:
+            logger.warning(
+                "task %s was taken over by another worker; this run is stopped and writes nothing", key[0],
+                extra=_fields(run.delivery),
+            )  # fmt: skip
+            self._stop(run, Stop.LOST)
+            self.conclude(run, None)
+
+    def cancel(self, key: Key) -> None:
+        """Somebody asked to cancel the task. A thread runs on; its settlement is written as CANCELLED."""
+        run = self.inflight.get(key)
+        if run is not None and run.stop is None and run.handler.is_async:
+            self._stop(run, Stop.CANCEL)
+
+    async def watch(self) -> None:
+        """For ever: stop runs past their deadline, settle those whose handler ignores it, and tell of a blocked loop."""
+        while True:
+            if not len(self.inflight):
+                self._work.clear()
+                await self._work.wait()
+            before = time.monotonic()
+            await asyncio.sleep(WATCH_INTERVAL_S)
+            now = time.monotonic()
+            if now - before > LAG_WARNING_S + WATCH_INTERVAL_S:
+                self._tell_of_lag(now - before)
+            for run in self.inflight.runs():
+                if run.decided:
+                    continue
+                if run.stop is None and now >= run.deadline:
+                    self._stop(run, Stop.TIMEOUT)
+                elif run.stop is not None and now - run.stopped_at > STOP_GRACE_S:
+                    _limited.log(
+                        logging.WARNING, f"ignores {run.delivery.task_type}",
+                        "a handler of %s ignores its cancellation; its slot stays taken until it ends", run.delivery.task_type,
+                    )  # fmt: skip
+                    self.conclude(run, stopped(run))
+
+    def _stop(self, run: Run, why: Stop) -> None:
+        run.tell_to_stop(why)
+
+    def _delay_s(self, run: Run) -> float | None:
+        asked = run.extra.get("delay_s")
+        return asked if asked is not None else _handler_delay(run.handler, run.delivery.attempt)
+
+    def _tell_of_lag(self, lag_s: float) -> None:
+        names = sorted({run.delivery.task_type for run in self.inflight.runs() if run.handler.is_async})
+        _limited.log(
+            logging.WARNING, "lag",
+            "the event loop was blocked for %.1f s; handlers running: %s (use a plain def for blocking code)",
+            lag_s, ", ".join(names) or "none",
+        )  # fmt: skip
+
+
+def _handler_delay(handler: AnyHandler, attempt: int) -> float | None:
+    try:
+        return handler.delay_s(attempt)
+    except Exception:
+        logger.exception("the backoff of %s failed; the installation's is used", handler.name)
+        return None
+
+
+def _record(d: Delivery, worker_id: str, duration_ms: int, error_class: str, message: str, delay_ms: int) -> str:
+    """The attempt as a JSON object without its closing brace: the script adds the moment on the server's clock."""
+    return json.dumps(
+        {
+            "attempt": d.attempt,
+            "started_at": d.started_at_ms,
+            "worker_id": worker_id,
+            "duration_ms": duration_ms,
+            "error_class": error_class,
+            "error_message": message,
+            "retryable": True,
+            "retry_delay_ms": delay_ms,
+        },
+        separators=(",", ":"),
+    )[:-1]
+
+
+def _fields(d: Delivery) -> dict[str, object]:
+    return {"task_id": d.task_id, "task_type": d.task_type, "queue": d.queue, "attempt": d.attempt}

@@ -1,0 +1,106 @@
+"""Run one handler and say what happened. Never raises, whatever the handler does; the outcome is a value."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+from dtq_core.clock import from_ms
+from dtq_core.retry import Cancelled, Failed, Outcome, Succeeded, TimedOut, classify
+from dtq_core.submission import decode_json
+from dtq_tasks.context import TaskContext
+from dtq_tasks.errors import RetryableError
+from dtq_worker.inflight import Run, Stop
+from dtq_worker.threads import Threads
+
+
+async def invoke(run: Run, context: TaskContext, threads: Threads, ended: Any, max_result_bytes: int) -> Outcome | None:
+    """Run the handler of `run` to its end.
+
+    Returns its Outcome, or None where nothing may be written about it (the task belongs to somebody else). `ended()` is
+    called when the handler has really ended: for a blocking one that may be after this returned.
+    """
+    handler, delivery = run.handler, run.delivery
+    try:
+        payload = handler.parse(_decode(delivery.payload))
+        if handler.is_async:
+            value = await handler.fn(payload, context)
+        else:
+            value = await _in_thread(run, partial(handler.fn, payload, context), threads, ended)
+    except BaseException as exc:  # SystemExit, KeyboardInterrupt and CancelledError of a handler end its task, not us
+        if isinstance(exc, RetryableError) and exc.retry_after_s is not None:
+            run.extra["delay_s"] = max(0.0, float(exc.retry_after_s))
+        return stopped(run) if run.stop is not None else classify(exc, handler.defaults.retry_on)
+    finally:
+        if handler.is_async or not run.extra.get("in_thread"):
+            ended()
+    if run.stop is not None:
+        return stopped(run)
+    return encode_result(value, max_result_bytes)
+
+
+def stopped(run: Run) -> Outcome | None:
+    """The outcome of a run that was told to stop; a value that comes late is discarded."""
+    match run.stop:
+        case Stop.TIMEOUT:
+            return TimedOut(run.delivery.timeout_ms)
+        case Stop.CANCEL:
+            return Cancelled()
+        case Stop.LEASE:
+            return Failed("LeaseLost", "the worker could not renew its lease for a whole visibility timeout", True)
+        case _:
+            return None
+
+
+def context_of(run: Run, worker_id: str, state: SimpleNamespace) -> TaskContext:
+    """What the handler is told. The deadline is on the server's clock, as every instant of a task."""
+    d = run.delivery
+    return TaskContext(
+        task_id=d.task_id,
+        idempotency_key=d.idempotency_key or None,
+        attempt=d.attempt,
+        worker_id=worker_id,
+        queue=d.queue,
+        deadline=from_ms(d.started_at_ms + d.timeout_ms),
+        task_type=d.task_type,
+        max_attempts=d.max_attempts,
+        fence=int(d.fence),
+        state=state,
+    )
+
+
+def encode_result(value: Any, max_bytes: int) -> Outcome:
+    """A returned value as Succeeded, with its JSON; what is not JSON is a permanent failure (decision 12).
+
+    A result over `max_bytes` of UTF-8 is replaced by {"truncated": true, "bytes": n}, never cut (decision 18).
+    """
+    if value is None:
+        return Succeeded()
+    try:
+        text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        size = len(text.encode())
+    except BaseException as exc:
+        reason = "a lone surrogate is not text" if isinstance(exc, UnicodeEncodeError) else classify(exc).error_message
+        return Failed("InvalidResult", f"the result is not JSON: {reason}", retryable=False)
+    if size > max_bytes:
+        text = json.dumps({"truncated": True, "bytes": size}, separators=(",", ":"))
+    return Succeeded(text)
+
+
+async def _in_thread(run: Run, fn: Any, threads: Threads, ended: Any) -> Any:
+    run.extra["in_thread"] = True
+    value = await threads.run(fn, ended)
+    if inspect.isawaitable(value):
+        # A blocking function that hands out a coroutine (a decorated one, say): it is awaited like any other.
+        return await value
+    return value
+
+
+def _decode(payload: str) -> dict[str, Any]:
+    value = decode_json(payload, "payload")
+    if not isinstance(value, dict):
+        raise TypeError("the payload is not a JSON object")
+    return value

@@ -1,0 +1,52 @@
+"""Takes over entries of workers that fell silent, within this worker's free slots. One queue a step, cursors kept (decision 32)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dtq_core.errors import DtqError
+from dtq_core.store import Store
+from dtq_core.store.transitions import FIRST_CURSORS
+from dtq_worker.inflight import InFlight
+from dtq_worker.poller import MAX_FETCH, Poller
+
+
+class Reaper:
+    """`step` reclaims from one queue; `interval_s` is the pause between steps."""
+
+    def __init__(self, store: Store, worker_id: str, queues: Sequence[str], inflight: InFlight, poller: Poller) -> None:
+        self.store = store
+        self.worker_id = worker_id
+        self.inflight = inflight
+        self.poller = poller
+        self._queues = list(queues)
+        self._cursors: dict[str, Sequence[str]] = {}
+        self._types = sorted(poller.executor.registry.handlers)
+        visibility = store.settings.visibility_timeout_s
+        self.interval_s = min(5.0, max(0.25, visibility / 6)) / len(self._queues)
+
+    async def step(self) -> float | None:
+        """One queue. Returns 0 when it filled every free slot: there may be more."""
+        if self.poller.draining:
+            return None
+        if self.poller.in_doubt:
+            await self.poller.adopt()
+        room = min(self.inflight.free, MAX_FETCH)
+        if room <= 0:
+            return None
+        queue = self._queues.pop(0)
+        self._queues.append(queue)
+        cursors = self._cursors.get(queue, FIRST_CURSORS)
+        call = self.store.calls.reclaim(self.worker_id, queue, room, cursors, self._types)
+        self.inflight.reserved += room
+        try:
+            reply = await self.store.run(call)
+        except DtqError as exc:
+            self.poller.doubt(exc)
+            raise
+        finally:
+            self.inflight.reserved -= room
+        self._cursors[queue] = reply.cursors or FIRST_CURSORS
+        self.poller.take_in(reply)
+        self.inflight.changed.set()
+        return 0.0 if len(reply.deliveries) >= room else None

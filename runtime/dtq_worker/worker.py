@@ -1,0 +1,243 @@
+"""The worker: puts the parts together, runs them under one roof, and drains on SIGTERM.
+
+    starting → ready ⇄ busy → draining → stopped
+
+A loop that fails goes on with a back-off; nothing here ends by itself, so a worker is never half alive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import os
+import signal
+import time
+from collections.abc import Awaitable, Iterable, Sequence
+from functools import partial
+from typing import Any
+from uuid import uuid4
+
+from dtq_core import log
+from dtq_core.config import Settings
+from dtq_core.errors import DtqError, InvalidConfig
+from dtq_core.periodic import every, supervised
+from dtq_core.store import Store, SyncStore
+from dtq_core.task import QUEUE_NAME
+from dtq_scheduler.scheduler import Scheduler
+from dtq_tasks import registry as handlers
+from dtq_tasks.registry import Hook, Registry
+from dtq_worker import report
+from dtq_worker.executor import Executor
+from dtq_worker.inflight import InFlight, Stop
+from dtq_worker.lease import ROW_INTERVALS, LeaseKeeper
+from dtq_worker.poller import LANES, Poller
+from dtq_worker.reaper import Reaper
+from dtq_worker.settler import Settler
+
+logger = logging.getLogger("dtq.worker")
+
+EXIT_NOW = 1
+
+
+class Worker:
+    """One worker on one event loop. `run` returns when it has drained."""
+
+    def __init__(self, settings: Settings, queues: Sequence[str], store: Store, registry: Registry) -> None:
+        self.settings = settings
+        self.queues = list(dict.fromkeys(queues)) or ["default"]
+        self.store = store
+        self.registry = registry
+        self.worker_id = settings.worker_id or new_worker_id()
+        self.stop_asked = asyncio.Event()
+        self.inflight = InFlight(settings.worker_concurrency)
+        self.settler = Settler(self.inflight, report.settled)
+        self.scheduler = Scheduler(store, settings)
+        self._leases = SyncStore.connect(
+            settings, reply_timeout_s=min(5.0, max(0.5, settings.visibility_timeout_s / 2))
+        )
+
+    async def run(self) -> int:
+        """Work until `stop_asked`, then drain. Returns the exit status."""
+        await self._register()
+        loop = asyncio.get_running_loop()
+        executor = Executor(self.settings, self.worker_id, self.registry, self.inflight, self.settler)
+        poller = Poller(self.store, self.worker_id, self.queues, self.inflight, self.settler, executor, report.ended)
+        reaper = Reaper(self.store, self.worker_id, self.queues, self.inflight, poller)
+        keeper = LeaseKeeper(self._leases, self.worker_id, self.queues, executor, self.settler.counters, loop)
+        await self._hooks(self.registry.startup, executor)
+        logger.info(
+            "worker %s: queues %s, concurrency %d, task types %s",
+            self.worker_id, ", ".join(self.queues), self.inflight.concurrency, ", ".join(sorted(self.registry.handlers)),
+        )  # fmt: skip
+        keeper.started_ms = self._started_ms
+        keeper.status = "ready"
+        keeper.start()
+        work = [
+            *(supervised(f"lane {name}", partial(poller.serve, name)) for name in LANES),
+            supervised("wait", poller.wait),
+            supervised("watch", executor.watch),
+            supervised("nudges", lambda: self._nudges(keeper)),
+            every("reaper", reaper.step, reaper.interval_s),
+            every("scheduler", self.scheduler.step, self.scheduler.interval_s),
+        ]
+        loops = [loop.create_task(step) for step in work]
+        try:
+            await self.stop_asked.wait()
+            await self._drain(keeper, poller, executor, scheduling=loops[-1])
+        finally:
+            for task in loops:
+                task.cancel()
+            await asyncio.gather(*loops, return_exceptions=True)
+            await self._hooks(reversed(self.registry.shutdown), executor)
+            keeper.stop()
+            await asyncio.to_thread(keeper.join, 2.0)
+            await self._sign_off()
+        return 0
+
+    async def _drain(
+        self, keeper: LeaseKeeper, poller: Poller, executor: Executor, scheduling: asyncio.Task[None]
+    ) -> None:
+        """Stop taking work at once, let what runs go on for the drain time; leases are kept all the while."""
+        deadline = time.monotonic() + self.settings.drain_timeout_s
+        poller.draining = True
+        keeper.status = "draining"
+        keeper.nudge()
+        scheduling.cancel()
+        await self._quietly(self.scheduler.release_lock())
+        logger.info("draining: %d tasks in hand, at most %.0f s", len(self.inflight), self.settings.drain_timeout_s)
+        await self._quietly(self._mark("draining"))
+        self.inflight.changed.set()
+        while time.monotonic() < deadline or not self.inflight.runs():
+            if not self.inflight.runs() and (poller.quiet or time.monotonic() > deadline + 2):
+                return
+            await asyncio.sleep(0.02)
+        left = len(self.inflight)
+        logger.warning("the drain time is up: %d tasks are left to other workers", left)
+        executor.stop_all(Stop.DRAIN)
+        await asyncio.wait([run.task for run in self.inflight.runs() if run.task], timeout=1.0)
+
+    async def _register(self) -> None:
+        """Take our id. A fixed one that is in use, or whose last life left work behind, gets a unique part (BQ-62)."""
+        for queue in self.queues:
+            if not QUEUE_NAME.fullmatch(queue):
+                raise InvalidConfig(f"queue {queue!r}: lower-case letters, digits, '_' and '-', 1 to 64")
+        made = await self.store.run(self.store.calls.ensure_groups(self.queues))
+        if 0 in made:
+            raise InvalidConfig(f"DTQ_MAX_QUEUES: there are {self.settings.max_queues} queues already")
+        wanted = self.worker_id
+        for _ in range(5):
+            (now,) = await self.store.read(("TIME",))
+            self._started_ms = int(now[0]) * 1000 + int(now[1]) // 1000
+            row = {
+                "worker_id": self.worker_id,
+                "status": "starting",
+                "started_at": str(self._started_ms),
+                "last_heartbeat": str(self._started_ms),
+                "interval_ms": str(round(self.settings.heartbeat_interval_s * 1000)),
+                "queues": ",".join(self.queues),
+            }
+            ttl_s = max(1, round(ROW_INTERVALS * self.settings.heartbeat_interval_s))
+            if await self.store.run(self.store.calls.register(ttl_s, self.queues, row)):
+                if self.worker_id != wanted:
+                    logger.warning("worker id %s is in use or left work behind; this is %s", wanted, self.worker_id)
+                return
+            self.worker_id = f"{wanted}-{uuid4().hex[:4]}" if self.settings.worker_id else new_worker_id()
+        raise InvalidConfig(f"DTQ_WORKER_ID: {wanted} is in use")
+
+    async def _nudges(self, keeper: LeaseKeeper) -> None:
+        """Listen on our own channel; a nudge makes the lease thread look at the tasks now instead of at the next beat."""
+        async for _ in self.store.subscribe(self.store.keys.nudge(self.worker_id)):
+            keeper.nudge()
+
+    async def _hooks(self, hooks: Iterable[Hook], executor: Executor) -> None:
+        for hook in hooks:
+            done = hook(executor.state)
+            if inspect.isawaitable(done):
+                await done
+
+    async def _mark(self, status: str) -> None:
+        """Say in Redis what we are doing. From `draining` on no fetch starts anything for us, even one under way."""
+        key = self.store.keys.worker(self.worker_id)
+        ttl_s = max(1, round(ROW_INTERVALS * self.settings.heartbeat_interval_s))
+        await self.store.read(("HSET", key, "status", status, "worker_id", self.worker_id), ("EXPIRE", key, ttl_s))
+
+    async def _sign_off(self) -> None:
+        left = len(self.inflight)
+        await self._quietly(self._mark("stopped"))
+        await self._quietly(self.store.run(self.store.calls.sign_off(self.worker_id, self.queues)))
+        self._leases.close()
+        logger.info("worker %s stopped%s", self.worker_id, f", {left} tasks left" if left else "")
+
+    async def _quietly(self, step: Awaitable[Any]) -> None:
+        """Do it if Redis lets us; a drain never hangs on it."""
+        try:
+            async with asyncio.timeout(2.0):
+                await step
+        except (DtqError, TimeoutError) as exc:
+            logger.warning("while stopping: %s", exc)
+
+
+def new_worker_id() -> str:
+    """worker- and eight random hex digits (§6)."""
+    return f"worker-{uuid4().hex[:8]}"
+
+
+def run(settings: Settings, queues: Sequence[str] = ("default",)) -> int:
+    """A worker process, to its end: loads the handler modules, works, drains on SIGTERM or SIGINT. Returns the exit code.
+
+    Raises InvalidConfig, ImportError of a handler module, RedisUnavailable when Redis cannot be reached at start.
+    A second signal exits at once and acknowledges nothing.
+    """
+    registry = handlers.load(settings.task_modules)
+    loop = _new_loop()
+    asyncio.set_event_loop(loop)
+    try:
+        return loop.run_until_complete(_main(settings, queues, registry))
+    finally:
+        _close(loop)
+
+
+async def _main(settings: Settings, queues: Sequence[str], registry: Registry) -> int:
+    loop = asyncio.get_running_loop()
+    log.capture_loop_errors(loop)
+    for note in settings.warnings():
+        logger.warning("%s", note)
+    store = Store.connect(settings)
+    worker = Worker(settings, queues, store, registry)
+
+    def asked() -> None:
+        if worker.stop_asked.is_set():
+            logger.warning("second signal: leaving now, nothing is acknowledged")
+            logging.shutdown()
+            os._exit(EXIT_NOW)
+        worker.stop_asked.set()
+
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signum, asked)
+    try:
+        return await worker.run()
+    finally:
+        await store.close()
+
+
+def _close(loop: asyncio.AbstractEventLoop) -> None:
+    """End the loop. A handler that ignores its cancellation cannot keep the process: its task is not ours any more."""
+    left = [task for task in asyncio.all_tasks(loop) if not task.done()]
+    for task in left:
+        task.cancel()
+    if left:
+        _, stubborn = loop.run_until_complete(asyncio.wait(left, timeout=0.5))
+        if stubborn:
+            logger.warning("%d handlers ignore their cancellation and end with the process", len(stubborn))
+            logging.shutdown()
+            os._exit(0)
+    loop.close()
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
