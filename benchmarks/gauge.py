@@ -13,7 +13,9 @@ from typing import Any, cast
 
 from benchmarks.bare import Connection
 
-SCRIPT_COMMANDS = frozenset({"eval", "evalsha", "fcall"})
+REQUESTS = frozenset({"eval", "evalsha", "fcall", "blpop", "blmove", "bzpopmin"})
+"""What a worker sends; everything else is called by its scripts."""
+NOTHING: Counter[str] = Counter()
 
 
 def cpu_s(pid: int) -> float:
@@ -56,7 +58,7 @@ class Span:
     @property
     def requests(self) -> int:
         """Script calls and blocking reads: what a client sent, as against what scripts did for it."""
-        return sum(n for name, n in self.commands.items() if name in SCRIPT_COMMANDS or name.startswith("b"))
+        return sum(n for name, n in self.commands.items() if name in REQUESTS)
 
 
 async def read(observer: Connection, engine_pid: int, worker_pid: int | None = None) -> Reading:

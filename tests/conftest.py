@@ -14,10 +14,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--nightly", action="store_true", help="the long variants: 30 rounds of the crash matrix, not 3")
 
 
-@pytest.fixture(scope="session")
-def rounds(pytestconfig: pytest.Config) -> int:
-    """How often each moment of the crash matrix is tried."""
-    return 30 if pytestconfig.getoption("nightly") else 3
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """`crash_round`: how often each moment of the crash matrix is tried."""
+    if "crash_round" in metafunc.fixturenames:
+        metafunc.parametrize("crash_round", range(30 if metafunc.config.getoption("nightly") else 3))
 
 
 @pytest.fixture(scope="session")

@@ -11,8 +11,9 @@ import json
 import os
 import shutil
 import sys
+import textwrap
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TextIO
@@ -33,11 +34,12 @@ _COLOURS = {
 
 @dataclass(frozen=True)
 class Column:
-    """`flexible` columns give way when the table is too wide; ids never do."""
+    """`flexible` columns give way when the table is too wide; ids never do. The last one may wrap instead of being cut."""
 
     title: str
     flexible: bool = False
     right: bool = False
+    wraps: bool = False
 
 
 def prepare() -> None:
@@ -72,6 +74,8 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[Any]], *, empty: st
         print(empty)
         return
     cells = [[clean(str(cell), 1000) for cell in row] for row in rows]
+    if columns[-1].wraps:
+        cells = _wrapped(columns, cells)
     widths = _fit(
         columns, [max(_width(c) for c in (columns[i].title, *(r[i] for r in cells))) for i in range(len(columns))]
     )
@@ -88,6 +92,14 @@ def fields(rows: Sequence[tuple[str, str]]) -> None:
         print(f"{name:<{indent}}{paint(first)}".rstrip())
         for line in more:
             print(f"{'':<{indent}}{line}")
+
+
+def paragraph(label: str, text: str) -> None:
+    """`text` behind its label, wrapped to the width of the terminal; ids are never broken."""
+    lines = textwrap.wrap(clean(text, 2000), _room() - 7, break_long_words=False, break_on_hyphens=False) or [""]
+    print(f"{paint(label)}{'':<{7 - len(label)}}{lines[0]}")
+    for line in lines[1:]:
+        print(f"{'':<7}{line}")
 
 
 def pretty(value: Any, limit: int = 2000) -> str:
@@ -138,9 +150,9 @@ def milliseconds(ms: int | None) -> str:
     return f"{ms} ms" if ms < 10_000 else f"{round(ms / 1000, 1):g} s"
 
 
-def count(number: int, noun: str) -> str:
-    """`1 task`, `2 tasks`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def count(number: int, noun: str, plural: str = "") -> str:
+    """`1 task`, `2 tasks`; `plural` where an s is not enough."""
+    return f"{number} {noun}" if number == 1 else f"{number} {plural or f'{noun}s'}"
 
 
 def ellipsis() -> str:
@@ -150,6 +162,13 @@ def ellipsis() -> str:
 def note(text: str) -> None:
     """Something for the person in front of it that is no result: on stderr."""
     print(text, file=sys.stderr, flush=True)
+
+
+def progress() -> Callable[[int], None] | None:
+    """A counter on stderr that overwrites itself, where somebody looks; None where nobody does."""
+    if not sys.stderr.isatty():
+        return None
+    return lambda number: print(f"\r{number} so far\x1b[K\r", end="", file=sys.stderr, flush=True)
 
 
 def _plain(value: Any) -> Any:
@@ -170,10 +189,14 @@ def _speaks_utf8(stream: TextIO) -> bool:
     return (stream.encoding or "").lower().replace("-", "") == "utf8"
 
 
+def _room() -> int:
+    """Columns that there are."""
+    return max(40, shutil.get_terminal_size((WIDTH, 24)).columns) if sys.stdout.isatty() else WIDTH
+
+
 def _fit(columns: Sequence[Column], widths: list[int]) -> list[int]:
     """Take from the widest flexible column until the table fits."""
-    room = shutil.get_terminal_size((WIDTH, 24)).columns if sys.stdout.isatty() else WIDTH
-    excess = sum(widths) + 2 * (len(widths) - 1) - max(room, 40)
+    excess = sum(widths) + 2 * (len(widths) - 1) - _room()
     while excess > 0:
         candidates = [i for i, c in enumerate(columns) if c.flexible and widths[i] > _SMALLEST]
         if not candidates:
@@ -181,6 +204,19 @@ def _fit(columns: Sequence[Column], widths: list[int]) -> list[int]:
         widths[max(candidates, key=lambda i: widths[i])] -= 1
         excess -= 1
     return widths
+
+
+def _wrapped(columns: Sequence[Column], cells: list[list[str]]) -> list[list[str]]:
+    """Rows whose last cell fits beside the others; what is left of it goes on in rows of its own."""
+    others = sum(
+        max(_width(c) for c in (column.title, *(r[i] for r in cells))) + 2 for i, column in enumerate(columns[:-1])
+    )
+    rows = []
+    for row in cells:
+        first, *more = textwrap.wrap(row[-1], max(20, _room() - others)) or [""]
+        rows.append([*row[:-1], first])
+        rows += [[*[""] * (len(row) - 1), line] for line in more]
+    return rows
 
 
 def _line(cells: Sequence[str], columns: Sequence[Column], widths: Sequence[int], *, titles: bool = False) -> str:

@@ -45,7 +45,7 @@ class Admission:
 
     def check(self, raw: SubmissionInput | dict[str, Any]) -> Submission:
         """One submission with the defaults of its type filled in. Raises what Submission.make raises."""
-        name = raw.get("task_type") if isinstance(raw, dict) else raw.task_type
+        name = raw.get("task_type") if isinstance(raw, dict) else getattr(raw, "task_type", None)
         handler = self.registry.handlers.get(name) if self.registry and isinstance(name, str) else None
         if handler is not None:
             given = raw if isinstance(raw, dict) else raw.model_dump(exclude_unset=True)

@@ -20,7 +20,7 @@ from typing import Any
 from dtq_core import ledger
 from dtq_core.config import Settings
 from dtq_core.errors import InvalidArgument, StoreError
-from dtq_core.store import Store
+from dtq_core.store import Call, Store
 from dtq_core.task import BANDS, QUEUE_NAME, TASK_ID
 
 Progress = Callable[[int], None]
@@ -180,8 +180,9 @@ class _Audit:
     async def _check(self, ids: Sequence[str]) -> None:
         for start in range(0, len(ids), 100):
             part = ids[start : start + 100]
-            call = self.store.calls.call("audit_check", [self.keys.task(part[0])], list(part), list)
-            for task_id, wrong in zip(part, await self.store.run(call), strict=True):
+            check: Call[list[str]] = self.store.calls.call("audit_check", [self.keys.task(part[0])], list(part), list)
+            answers = await self.store.run(check)
+            for task_id, wrong in zip(part, answers, strict=True):
                 if wrong:
                     self._suspects[task_id] = wrong
                 else:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -104,8 +105,11 @@ class Settings(BaseSettings):
     @field_validator("redis_url")
     @classmethod
     def _check_url(cls, value: SecretStr) -> SecretStr:
-        if not _REDIS_URL.fullmatch(value.get_secret_value()):
+        url = value.get_secret_value()
+        if not _REDIS_URL.fullmatch(url):
             raise ValueError("redis://host:port/db, rediss://… or unix://…")
+        if url.startswith(("redis://", "rediss://")):
+            _check_address(url)
         return value
 
     @field_validator("worker_id")
@@ -176,6 +180,19 @@ def load_settings(**overrides: Any) -> Settings:
         return Settings(**{k: v for k, v in overrides.items() if v is not None})
     except ValidationError as exc:
         raise InvalidConfig("; ".join(_explain(error) for error in exc.errors(include_input=False))) from None
+
+
+def _check_address(url: str) -> None:
+    """Raise ValueError for an address that the client library would complain about by quoting parts of the password."""
+    try:
+        parts = urlsplit(url)
+        sound = parts.port != 0 and "@" not in parts.path + parts.fragment
+    except ValueError:
+        sound = False
+    if not sound:
+        raise ValueError(
+            "the port is no number from 1 to 65535, or the password has a sign that must be written as %xx"
+        )
 
 
 def _explain(error: Any) -> str:

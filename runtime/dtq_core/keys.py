@@ -28,6 +28,7 @@ server's clock. Every key has a TTL, or the bound in the last column.
 | `dtq:tasks:recent` | sorted set | task ids by creation time | trimmed to 10000 |
 | `dtq:lock:scheduler` | string | the leader's random token | 10 s |
 | `dtq:audit:server` | hash | identity of the server as `audit verify` saw it last | one key |
+| `dtq:demo:counter:<name>` | string | what the demo task counter_task counts | 1 day |
 | `dtq:events` | channel | the event feed | not stored |
 | `dtq:nudge:<worker_id>` | channel | "look at your tasks now": a cancel was requested | not stored |
 """

@@ -41,16 +41,15 @@ _SHORT_LEVELS = {"WARNING": "WARN", "CRITICAL": "FATAL"}
 logger = logging.getLogger("dtq")
 
 
-def configure(settings: Settings, service: str, worker_id: str = "") -> None:
+def configure(settings: Settings, service: str) -> None:
     """Send all records of this process to stderr; calling it again replaces what it set up before.
 
-    `service` is worker, scheduler, api or cli. `worker_id` names the process in records that carry none of their own.
-    Warnings and uncaught exceptions of the main thread, other threads and finalizers become records too; for those of
-    an event loop see `capture_loop_errors`.
+    `service` is worker, scheduler, api or cli. Warnings and uncaught exceptions of the main thread, other
+    threads and finalizers become records too; for those of an event loop see `capture_loop_errors`.
     """
-    shared = _Shared(service, worker_id, _secrets_of(settings))
-    handler = _Handler(sys.stderr)
-    handler.setFormatter(JsonFormatter(shared) if settings.log_json else TextFormatter(shared))
+    process = _Process(service, _secrets_of(settings))
+    handler = _Handler(process)
+    handler.setFormatter(JsonFormatter(process) if settings.log_json else TextFormatter(process))
     root = logging.getLogger()
     root.handlers[:] = [h for h in root.handlers if not isinstance(h, _Handler)] + [handler]
     root.setLevel(settings.log_level)
@@ -60,6 +59,13 @@ def configure(settings: Settings, service: str, worker_id: str = "") -> None:
     sys.excepthook = _uncaught
     threading.excepthook = _uncaught_in_thread
     sys.unraisablehook = _unraisable
+
+
+def set_worker_id(worker_id: str) -> None:
+    """Name this process in every record from now on that names no worker itself."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, _Handler):
+            handler.process.worker_id = worker_id
 
 
 def capture_loop_errors(loop: asyncio.AbstractEventLoop) -> None:
@@ -100,12 +106,12 @@ class RateLimited:
         return True
 
 
-class _Shared:
-    """What both formatters need to know of this process."""
+class _Process:
+    """What both formatters need to know of this process, and how they read a record."""
 
-    def __init__(self, service: str, worker_id: str, secrets: tuple[str, ...]) -> None:
+    def __init__(self, service: str, secrets: tuple[str, ...]) -> None:
         self.service = service
-        self.worker_id = worker_id
+        self.worker_id = ""
         self.secrets = secrets
 
     def clean(self, text: str, limit: int) -> str:
@@ -140,21 +146,21 @@ class _Shared:
 class JsonFormatter(logging.Formatter):
     """One JSON object of ASCII characters, in one line; a traceback is part of the message, folded."""
 
-    def __init__(self, shared: _Shared) -> None:
+    def __init__(self, process: _Process) -> None:
         super().__init__()
-        self._shared = shared
+        self._process = process
 
     def format(self, record: logging.LogRecord) -> str:
-        shared = self._shared
+        process = self._process
         fields: dict[str, Any] = {
             "timestamp": iso(int(record.created * 1000)),
             "level": record.levelname,
-            "service": shared.service,
+            "service": process.service,
         }
         for name in RECORD_FIELDS:
-            fields[name] = shared.field(record, name)
-        fields["worker_id"] = fields["worker_id"] or shared.worker_id or None
-        fields["message"] = " | ".join([shared.message(record), *shared.traceback(record)])
+            fields[name] = process.field(record, name)
+        fields["worker_id"] = fields["worker_id"] or process.worker_id or None
+        fields["message"] = " | ".join([process.message(record), *process.traceback(record)])
         return json.dumps(fields)
 
 
@@ -164,23 +170,27 @@ class TextFormatter(logging.Formatter):
     Type and id are put before the message of a record that has a task. The lines of a traceback follow, marked with |.
     """
 
-    def __init__(self, shared: _Shared) -> None:
+    def __init__(self, process: _Process) -> None:
         super().__init__()
-        self._shared = shared
+        self._process = process
 
     def format(self, record: logging.LogRecord) -> str:
-        shared = self._shared
+        process = self._process
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
         level = _SHORT_LEVELS.get(record.levelname, record.levelname)
-        who = shared.field(record, "worker_id") or shared.worker_id or shared.service
-        task_id = shared.field(record, "task_id")
-        task = f"{shared.field(record, 'task_type') or 'task'} {str(task_id)[:8]}… " if task_id else ""
-        head = f"{clock} {level:<5} {who}  {task}{shared.message(record)}"
-        return "\n  | ".join([head, *shared.traceback(record)])
+        who = process.field(record, "worker_id") or process.worker_id or process.service
+        task_id = process.field(record, "task_id")
+        task = f"{process.field(record, 'task_type') or 'task'} {str(task_id)[:8]}… " if task_id else ""
+        head = f"{clock} {level:<5} {who}  {task}{process.message(record)}"
+        return "\n  | ".join([head, *process.traceback(record)])
 
 
 class _Handler(logging.StreamHandler[Any]):
     """stderr. A closed or full pipe loses lines, never a task."""
+
+    def __init__(self, process: _Process) -> None:
+        super().__init__(sys.stderr)
+        self.process = process
 
     def handleError(self, record: logging.LogRecord) -> None:
         pass

@@ -121,14 +121,19 @@ def _fixtures() -> ModuleType:
             yield testbed
 
     @pytest.fixture
-    def dtq(dtq_session: Any) -> Iterator[Any]:
-        """A queue, a scheduler and a worker in this process, empty, with a stopped clock: dtq_local.testbed.Testbed.
+    def dtq_settings() -> dict[str, Any]:
+        """Settings of `dtq` that differ from the defaults, as {"retry_base_delay": 5}; override it where you need some."""
+        return {}
+
+    @pytest.fixture
+    def dtq(dtq_session: Any, dtq_settings: dict[str, Any]) -> Iterator[Any]:
+        """A queue, a scheduler and a worker in this process, empty, with a stopped clock: dtq_local.testbed.Bed.
 
         Handlers that the test registers are forgotten when it ends.
         """
-        with dtq_session.fresh() as testbed:
-            yield testbed
+        with dtq_session.fresh(**dtq_settings) as bed:
+            yield bed
 
     plugin = ModuleType("dtq_fixtures")
-    vars(plugin).update(dtq_session=dtq_session, dtq=dtq)
+    vars(plugin).update(dtq_session=dtq_session, dtq_settings=dtq_settings, dtq=dtq)
     return plugin

@@ -32,7 +32,7 @@ async def invoke(run: Run, context: TaskContext, threads: Threads, ended: Any, m
             value = await _in_thread(run, partial(handler.fn, payload, context), threads, ended)
     except BaseException as exc:  # SystemExit, KeyboardInterrupt and CancelledError of a handler end its task, not us
         if isinstance(exc, RetryableError) and exc.retry_after_s is not None:
-            run.extra["delay_s"] = max(0.0, float(exc.retry_after_s))
+            run.extra["delay_s"] = exc.retry_after_s
         return stopped(run) if run.stop is not None else classify(exc, handler.defaults.retry_on)
     finally:
         if handler.is_async or not run.extra.get("in_thread"):

@@ -14,6 +14,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -91,7 +92,7 @@ class Poller:
         lane = self.store.lane()
         try:
             while True:
-                await self._until(self._has_work)
+                await self._until(partial(self._has_work, name))
                 await self._exchange(lane, name)
         finally:
             await lane.close()
@@ -267,8 +268,8 @@ class Poller:
             room = min(room, (self.inflight.concurrency + 1) // 2)
         return min(room, MAX_FETCH)
 
-    def _has_work(self) -> bool:
-        if self.settler or self._unwanted or self._doubt:
+    def _has_work(self, name: str) -> bool:
+        if self.settler or self._unwanted or (self._doubt and name == LANES[0]):
             return True
         return self._hot and self.inflight.free > 0 and self._wanted(0) > 0 and bool(self._open_queues())
 

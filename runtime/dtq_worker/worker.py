@@ -60,6 +60,7 @@ class Worker:
     async def run(self) -> int:
         """Work until `stop_asked`, then drain. Returns the exit status."""
         await self._register()
+        log.set_worker_id(self.worker_id)
         loop = asyncio.get_running_loop()
         executor = Executor(self.settings, self.worker_id, self.registry, self.inflight, self.settler)
         poller = Poller(self.store, self.worker_id, self.queues, self.inflight, self.settler, executor, report.ended)

@@ -46,7 +46,7 @@ class Cli:
         done = subprocess.run(
             [DTQ, *args], input=data, capture_output=True, cwd=self.folder, env={**self.env, **(env or {})}, timeout=60
         )
-        out, err = done.stdout.decode(), done.stderr.decode()
+        out, err = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
         assert "Traceback" not in out + err, (args, out, err)
         return Done(done.returncode, out, err)
 

@@ -162,3 +162,11 @@ def test_spans_and_times() -> None:
     assert output.when(now + timedelta(hours=5, seconds=5)).endswith("(in 5h)")
     assert output.when(None) == "-"
     assert [output.count(n, "task") for n in (0, 1, 2)] == ["0 tasks", "1 task", "2 tasks"]
+
+
+def test_the_last_column_may_wrap() -> None:
+    with shown() as screen:
+        output.table([Column("A"), Column("B", wraps=True)], [("x", "word " * 30), ("y", "short")], empty="")
+    lines = screen.getvalue().splitlines()
+    assert len(lines) == 4 and all(len(line) <= 80 for line in lines)
+    assert [line[:4] for line in lines] == ["A  B", "x  w", "   w", "y  s"]

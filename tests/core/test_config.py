@@ -44,7 +44,14 @@ DEFAULTS = {
 }
 
 GOOD = {
-    "redis_url": ["rediss://user:pw@host:1/2", "unix:///tmp/x.sock", "redis+cluster://h:1", "redis+sentinel://h/m/0"],
+    "redis_url": [
+        "rediss://user:pw@host:1/2",
+        "redis:///0",
+        "redis://:p%2Fw@[::1]:6379/0?protocol=3",
+        "unix:///tmp/x.sock",
+        "redis+cluster://h:1",
+        "redis+sentinel://h/m/0",
+    ],
     "key_prefix": ["shop", "{dtq}", "a.b-c_1"],
     "task_modules": ["shop.tasks", "shop.tasks, shop.more_2"],
     "api_host": ["127.0.0.1", "::1"],
@@ -77,7 +84,15 @@ GOOD = {
 }
 
 BAD = {
-    "redis_url": ["not-a-url-hunter2", "http://user:hunter2@host", "rediss:/x", "redis://a b"],
+    "redis_url": [
+        "not-a-url-hunter2",
+        "http://user:hunter2@host",
+        "rediss:/x",
+        "redis://a b",
+        "redis://:pa/ss@host",
+        "redis://:12#ss@host",
+        "redis://h:0",
+    ],
     "key_prefix": ["a b", "a:b", "{dtq", "dtq}", "{}", "x" * 65, "ä"],
     "task_modules": ["shop tasks", "orders.", "1shop", "shop;x", "shop,,x", "os.system('x')"],
     "api_host": [],

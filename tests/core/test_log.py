@@ -17,7 +17,7 @@ import pytest
 
 from dtq_core import log
 from dtq_core.config import Settings
-from dtq_core.log import RECORD_FIELDS, RateLimited, capture_loop_errors, configure
+from dtq_core.log import RECORD_FIELDS, RateLimited, capture_loop_errors, configure, set_worker_id
 from dtq_core.text import clean, redact
 
 logger = logging.getLogger("tests.log")
@@ -54,7 +54,8 @@ def mode(request):
 
 def start(mode: str, capsys: pytest.CaptureFixture[str], **settings: object) -> types.SimpleNamespace:
     """configure() in `mode`, and a function that returns the lines written since the last call."""
-    configure(Settings(log_json=mode == "json", **settings), "worker", "worker-0badcafe")
+    configure(Settings(log_json=mode == "json", **settings), "worker")
+    set_worker_id("worker-0badcafe")
     logging.getLogger().handlers[:-1] = []  # pytest's own handlers raise what a production handler must not
 
     def lines() -> list[str]:

@@ -148,3 +148,43 @@ def test_without_a_plain_address_the_worker_starts_and_only_the_counter_says_no(
     monkeypatch.setenv("DTQ_REDIS_URL", "redis+sentinel://host/main/0")
     with pytest.raises(PermanentError, match="plain redis"):
         counters({})
+
+
+# ------------------------------------------------------------------------------------------------ a whole life
+
+
+@pytest.mark.contract("C14.04", "C4.15")
+def test_flaky_succeeds_after_its_back_off(dtq):
+    task_id = dtq.submit("flaky_task", {"fail_times": 2})
+    dtq.run_until_idle()
+    assert dtq.task(task_id).status == "retrying"
+    dtq.advance(1)
+    dtq.run_until_idle()
+    assert dtq.task(task_id).status == "retrying"
+    dtq.advance(2)
+    dtq.run_until_idle()
+    assert (dtq.task(task_id).status, dtq.result(task_id)) == ("succeeded", {"attempt": 3})
+
+
+@pytest.mark.contract("C14.05", "C4.16")
+def test_always_fail_ends_among_the_dead_letters(dtq):
+    task_id = dtq.submit("always_fail_task", max_attempts=2)
+    dtq.run_until_idle()
+    dtq.advance(1)
+    dtq.run_until_idle()
+    [letter] = dtq.dead_letters()
+    assert (letter.task_id, letter.attempts_made, letter.last_error_class) == (task_id, 2, "RetryableError")
+
+
+@pytest.mark.contract("C14.06")
+def test_counter_finds_its_client_where_the_worker_put_it(dtq):
+    ids = [dtq.submit("counter_task", {"name": "visits"}) for _ in range(3)]
+    dtq.run_until_idle()
+    assert [dtq.result(task_id)["value"] for task_id in ids] == [1, 2, 3]
+
+
+@pytest.mark.contract("C14.02", "C4.04")
+def test_a_refused_sleep_is_not_tried_again(dtq):
+    task_id = dtq.submit("sleep_task", {"seconds": 31})
+    dtq.run_until_idle()
+    assert (dtq.task(task_id).status, dtq.task(task_id).attempt) == ("dead_lettered", 1)

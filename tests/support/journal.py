@@ -48,11 +48,11 @@ class Journal:
         runs: dict[str, Run] = {}
         for line in self._file.read_text().splitlines():
             event = json.loads(line)
+            name, moment = event.pop("run"), event.pop("t")
             if "outcome" in event:
-                run = runs[event["run"]]
-                run.ended, run.outcome = event["t"], event["outcome"]
+                runs[name].ended, runs[name].outcome = moment, event["outcome"]
             else:
-                runs[event.pop("run")] = Run(started=event.pop("t"), **event)
+                runs[name] = Run(started=moment, **event)
         return [run for run in runs.values() if task_id in (None, run.task_id)]
 
     def wait_run(self, task_id: str, attempt: int = 1, timeout: float = 15.0) -> Run:

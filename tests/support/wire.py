@@ -125,6 +125,7 @@ class Moment:
     action: Callable[[], object]
     then: Then
     holds: bool = False
+    repeats: bool = False
     seen: int = 0
     request: Request | None = None
     problem: BaseException | None = None
@@ -152,17 +153,17 @@ class Moment:
         self._released.set()
 
     def _meets(self, point: Point, request: Request) -> bool:
-        if self.reached or point is not self.point or not self.match(request):
+        if (self.reached and not self.repeats) or point is not self.point or not self.match(request):
             return False
         self.seen += 1
-        return self.seen == self.nth + 1
+        return self.repeats or self.seen == self.nth + 1
 
     async def _happen(self, request: Request) -> Then:
         self.request = request
         try:
             self.action()
         except BaseException as exc:
-            self.problem = exc
+            self.problem = self.problem or exc
         self._reached.set()
         while self.holds and not self._released.is_set():
             await asyncio.sleep(0.002)
@@ -282,6 +283,10 @@ class Wire:
     ) -> Moment:
         """Run `action` at the `nth` matching request (from 0), with the whole wire standing still."""
         return self._arm(Moment(point, match, nth, action, then))
+
+    def each(self, point: Point, match: Match, action: Callable[[], object]) -> Moment:
+        """Run `action` at every matching request; `seen` counts them, and `wait` tells the first problem."""
+        return self._arm(Moment(point, match, 0, action, GO_ON, repeats=True))
 
     def hold(self, point: Point, match: Match, *, nth: int = 0) -> Moment:
         """Keep the `nth` matching frame back until `release()`; only its own direction of its own connection waits."""

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import pytest
 from support.engines import Server
 from support.eventually import eventually
+from support.feed import Feed
 from support.journal import Journal
 from support.places import ENDED, Snapshot, misplaced, snapshot
 from support.processes import DTQ, TESTS, Process, Supervised
@@ -48,6 +49,7 @@ class World:
         self._processes: list[Process] = []
         self._supervised: list[Supervised] = []
         self._wires: list[Wire] = []
+        self._feeds: list[Feed] = []
         self._loop = asyncio.Runner()
         self._store = Store.connect(self.settings())
         self.client = Client(self._store, self.settings(), actor="test")
@@ -61,7 +63,9 @@ class World:
         return {
             **base, **self._variables,
             "DTQ_REDIS_URL": self.server.url(port=wire.port if wire else None),
-            "DTQ_TEST_FOLDER": str(self.journal.folder), "PYTHONPATH": str(TESTS), "PYTHONUNBUFFERED": "1",
+            "DTQ_TEST_FOLDER": str(self.journal.folder),
+            "PYTHONPATH": os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]),
+            "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1",
             **{f"DTQ_{name.upper()}": str(value) for name, value in settings.items()},
         }  # fmt: skip
 
@@ -76,14 +80,14 @@ class World:
         """Start a worker of these queues, else "default"; wait until it says that it takes work, unless not `ready`."""
         options = [part for queue in queues or ("default",) for part in ("--queue", queue)]
         argv = [DTQ, "worker", "run", "--concurrency", str(concurrency), *options]
-        process = self._start("worker", argv, wire, settings)
+        process = self.start("worker", argv, wire, settings)
         if ready:
             self.wait_ready(process)
         return process
 
     def scheduler(self, *, wire: Wire | None = None, leads: bool = True, **settings: object) -> Process:
         """Start a scheduler process; wait until somebody holds the lock, unless not `leads`."""
-        process = self._start("scheduler", [DTQ, "scheduler", "run"], wire, settings)
+        process = self.start("scheduler", [DTQ, "scheduler", "run"], wire, settings)
         if leads:
             eventually(lambda: self._alive(process) and self.redis.exists("dtq:lock:scheduler"), 15, "somebody leads")
         return process
@@ -93,6 +97,15 @@ class World:
         supervised = Supervised(lambda: self.worker(*queues, ready=False, **options))
         self._supervised.append(supervised)
         return supervised
+
+    def start(
+        self, kind: str, argv: Sequence[str], wire: Wire | None = None, settings: dict[str, object] | None = None
+    ) -> Process:
+        """Start any DTQ command as a process of this world."""
+        name = f"{kind}{len(self._processes) + 1}"
+        process = Process(name, argv, self.env(wire, **(settings or {})), self.folder)
+        self._processes.append(process)
+        return process
 
     def wait_ready(self, process: Process) -> str:
         """The id of this worker, once it takes work."""
@@ -112,6 +125,12 @@ class World:
         wire = Wire(self.server.port)
         self._wires.append(wire)
         return wire
+
+    def feed(self) -> Feed:
+        """What is published from now on."""
+        feed = Feed(self.redis)
+        self._feeds.append(feed)
+        return feed
 
     # -- tasks
 
@@ -183,6 +202,14 @@ class World:
         assert not wrong, f"{when}: {wrong[:10]}"
         return world
 
+    def pending(self) -> dict[str, list[str]]:
+        """Task ids by the worker that has them in hand."""
+        found: dict[str, list[str]] = {}
+        for _, _, task_id, owner in self.snapshot().entries:
+            if owner:
+                found.setdefault(owner, []).append(task_id)
+        return found
+
     def check(self, ids: Iterable[str], *, starts: int | None = None, overlaps: bool = False) -> None:
         """The final account: every task has ended in a legal place, the ledger is exact, no two executions at once.
 
@@ -217,14 +244,11 @@ class World:
             process.kill()
         for wire in self._wires:
             wire.close()
+        for feed in self._feeds:
+            feed.close()
         with contextlib.suppress(Exception):
             self.run(self._store.close())
         self._loop.close()
-
-    def _start(self, kind: str, argv: Sequence[str], wire: Wire | None, settings: dict[str, object]) -> Process:
-        process = Process(f"{kind}{len(self._processes) + 1}", argv, self.env(wire, **settings), self.folder)
-        self._processes.append(process)
-        return process
 
     @staticmethod
     def _alive(process: Process) -> bool:

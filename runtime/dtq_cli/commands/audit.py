@@ -7,22 +7,22 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from dtq_core.audit import AuditReport
-
 from dtq_cli import output
 from dtq_cli.arguments import wants_json
 from dtq_cli.session import Session, run
 from dtq_core import audit
+from dtq_core.audit import AuditReport
 from dtq_core.errors import InvalidArgument
 from dtq_core.task import TASK_ID
-from dtq_core.text import clean
 
 
 def verify(args: argparse.Namespace) -> int:
     receipts = None if args.receipts is None else list(_receipts(args.receipts))
 
     async def check(session: Session) -> AuditReport:
-        return await audit.verify(session.store, session.settings, queue=args.queue, receipts=receipts)
+        return await audit.verify(
+            session.store, session.settings, queue=args.queue, receipts=receipts, progress=output.progress()
+        )
 
     report = run(args, check)
     if wants_json(args):
@@ -34,16 +34,18 @@ def verify(args: argparse.Namespace) -> int:
 
 def _show(report: AuditReport) -> None:
     for finding in report.findings:
-        print(f"{output.paint('wrong')}  {finding.kind}: {clean(finding.message, 500)}")
+        output.paragraph("wrong", f"{finding.kind}: {finding.message}")
     for note in report.notes:
-        print(f"note   {clean(note, 500)}")
-    looked_at = (
-        f"{output.count(report.queues, 'queue')}, {output.count(report.tasks, 'task')}, {report.entries} entries"
+        output.paragraph("note", note)
+    seen = (
+        output.count(report.queues, "queue"),
+        output.count(report.tasks, "task"),
+        output.count(report.entries, "entry", "entries"),
     )
     if report.ok:
-        print(f"{output.paint('ok')}     {looked_at}: nothing is lost, nothing is double, every counter adds up")
+        output.paragraph("ok", f"{', '.join(seen)}: nothing is lost, nothing is double, every counter adds up")
     else:
-        print(f"{output.paint('wrong')}  {looked_at}: {output.count(len(report.findings), 'finding')}")
+        output.paragraph("wrong", f"{', '.join(seen)}: {output.count(len(report.findings), 'finding')}")
 
 
 def _receipts(name: str) -> Iterator[str]:

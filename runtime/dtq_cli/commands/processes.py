@@ -6,12 +6,18 @@ import argparse
 import asyncio
 import os
 import sys
+import traceback
+from collections.abc import Callable
+from typing import TypeVar
 
 from dtq_cli.arguments import wants_json
 from dtq_cli.session import server, settings_for, unreachable
+from dtq_core import log
 from dtq_core.config import Settings, load_settings
-from dtq_core.errors import InvalidArgument, RedisUnavailable
+from dtq_core.errors import InvalidArgument, InvalidConfig, RedisUnavailable
 from dtq_core.task import QUEUE_NAME
+
+T = TypeVar("T")
 
 
 def version(args: argparse.Namespace) -> int:
@@ -22,19 +28,22 @@ def version(args: argparse.Namespace) -> int:
 
 
 def worker(args: argparse.Namespace) -> int:
-    queues = _queues(args.queues)
-    settings = settings_for(args, worker_concurrency=args.concurrency, log_json=_log_json(args))
-    _look_here()
     from dtq_worker.worker import run
 
-    return run(settings, queues)
+    queues = _queues(args.queues)
+    settings = settings_for(args, worker_concurrency=args.concurrency, log_json=_log_json(args))
+    log.configure(settings, "worker")
+    _look_here()
+    _load_handlers(settings)
+    return _reached(args, settings, lambda: run(settings, queues))
 
 
 def scheduler(args: argparse.Namespace) -> int:
-    settings = settings_for(args, log_json=_log_json(args))
     from dtq_scheduler.process import run
 
-    return run(settings)
+    settings = settings_for(args, log_json=_log_json(args))
+    log.configure(settings, "scheduler")
+    return _reached(args, settings, lambda: run(settings))
 
 
 def up(args: argparse.Namespace) -> int:
@@ -49,7 +58,7 @@ def up(args: argparse.Namespace) -> int:
         worker_concurrency=args.concurrency,
     )
     if not own_engine:
-        asyncio.run(_ping(args, settings))
+        _reached(args, settings, lambda: asyncio.run(_ping(settings)))
     options = UpOptions(
         settings=settings,
         state=StateDir(args.state),
@@ -62,8 +71,8 @@ def up(args: argparse.Namespace) -> int:
     return Supervisor(options).run()
 
 
-_OWN_ENGINE = "redis://127.0.0.1:0/0"
-"""Stands for the engine that is not there yet, so that an unused DTQ_REDIS_URL cannot be wrong."""
+_OWN_ENGINE = "redis://127.0.0.1:6379/0"
+"""Stands for the engine that is not there yet, so that an unused DTQ_REDIS_URL cannot be wrong; never connected to."""
 
 
 def _given_url(flag: str) -> str | None:
@@ -73,16 +82,42 @@ def _given_url(flag: str) -> str | None:
     return flag or None
 
 
-async def _ping(args: argparse.Namespace, settings: Settings) -> None:
+async def _ping(settings: Settings) -> None:
     from dtq_core.store import Store
 
     store = Store.connect(settings)
     try:
         await store.ping()
-    except RedisUnavailable as exc:
-        raise unreachable(exc, settings, server(args)[1]) from exc
     finally:
         await store.close()
+
+
+def _reached(args: argparse.Namespace, settings: Settings, step: Callable[[], T]) -> T:
+    """`step`; a server that does not answer is named, with the advice that fits where its address came from."""
+    try:
+        return step()
+    except RedisUnavailable as exc:
+        raise unreachable(exc, settings, server(args)[1]) from exc
+
+
+def _load_handlers(settings: Settings) -> None:
+    """Import the task modules here, where a fault in them can be told from one of ours.
+
+    Raises InvalidConfig, which names the module, what went wrong and the line.
+    """
+    from dtq_tasks import registry
+
+    for name in settings.task_modules:
+        try:
+            registry.load([name])
+        except Exception as exc:
+            ours = (__file__, registry.__file__)
+            frames = traceback.extract_tb(exc.__traceback__)
+            theirs = [f for f in frames if f.filename not in ours and "importlib" not in f.filename]
+            where = f" ({theirs[-1].filename} line {theirs[-1].lineno})" if theirs else ""
+            raise InvalidConfig(
+                f"DTQ_TASK_MODULES: {name} cannot be imported: {type(exc).__name__}: {exc}{where}"
+            ) from exc
 
 
 def _queues(given: list[str] | None) -> tuple[str, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 
@@ -28,7 +27,7 @@ def purge_with_care(
         return await act(session, True, None)
 
     async def destroy(session: Session) -> PurgeReport:
-        return await act(session, False, _progress())
+        return await act(session, False, output.progress())
 
     if args.dry_run or not args.yes:
         report = run(args, look)
@@ -52,10 +51,3 @@ def _report(args: argparse.Namespace, report: PurgeReport, sentence: str) -> int
         if report.matched > len(report.sample):
             print(f"  {output.ellipsis()} and {report.matched - len(report.sample)} more")
     return 0
-
-
-def _progress() -> Callable[[int], None] | None:
-    """A counter that overwrites itself, where somebody looks."""
-    if not sys.stderr.isatty():
-        return None
-    return lambda count: print(f"\r{count} so far\x1b[K\r", end="", file=sys.stderr, flush=True)

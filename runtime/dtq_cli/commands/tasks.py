@@ -175,8 +175,8 @@ def _show(task: Task, result: Any) -> None:
 
 def _show_attempts(task: Task) -> None:
     columns = [
-        Column("ATT", right=True), Column("STARTED"), Column("TOOK", right=True), Column("WORKER", flexible=True),
-        Column("OUTCOME", flexible=True),
+        Column("ATT", right=True), Column("STARTED"), Column("TOOK", right=True), Column("WORKER"),
+        Column("OUTCOME", wraps=True),
     ]  # fmt: skip
     rows = [
         (

@@ -1,0 +1,206 @@
+"""Redis goes away, comes back, forgets, hangs: a worker that was connected once works again, and never spins meanwhile."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+from support.engines import Server
+from support.eventually import eventually
+from support.wire import AFTER, Request, script, took
+from support.world import World
+
+
+@pytest.fixture
+def lasting(own_engine: Server, make_world: Callable[..., World]) -> World:
+    """A world on an engine that may be stopped and started."""
+    return make_world(own_engine)
+
+
+def works_again(world: World, count: int = 30) -> list[str]:
+    """So many new tasks end, without anybody restarting the worker."""
+    ids = eventually(lambda: world.submit_many("echo", [{"n": n} for n in range(count)]), 20, "the engine takes tasks")
+    assert set(world.wait_ended(ids).values()) == {"succeeded"}
+    return ids
+
+
+@pytest.mark.contract("BQ-06", "C6.01")
+@pytest.mark.parametrize("order", [1, 2])
+def test_a_worker_consumes_again_after_every_kind_of_outage(lasting: World, order: int) -> None:
+    """Restart, crash, connections killed, all commands paused, a longer outage: in random order, under load."""
+    world, server = lasting, lasting.server
+    worker = world.worker()
+
+    def kill_connections() -> None:
+        for _ in range(5):
+            world.redis.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+
+    def pause() -> None:
+        world.redis.execute_command("CLIENT", "PAUSE", "6000", "ALL")  # longer than a client waits for a reply
+
+    def outage() -> None:
+        told = worker.log().count("Redis does not answer")
+        server.stop()
+        eventually(lambda: worker.log().count("Redis does not answer") > told, 20, "the worker has noticed")
+        server.start()
+
+    faults = [server.restart, lambda: server.restart(hard=True), kill_connections, pause, outage]
+    random.Random(order).shuffle(faults)
+    ids = works_again(world)
+    for fault in faults:
+        ids += world.submit_many("sleep", [{"seconds": 0.02} for _ in range(20)])
+        fault()
+        ids += works_again(world)
+    assert set(world.wait_ended(ids).values()) == {"succeeded"}
+    assert worker.alive
+    world.check(ids, overlaps=True)
+
+
+@pytest.mark.contract("BQ-06")
+def test_a_worker_waits_quietly_while_redis_is_away(lasting: World) -> None:
+    """Few lines, no busy loop; and the scheduler, the reaper and the lease thread are all back afterwards."""
+    world = lasting
+    worker = world.worker()
+    works_again(world, 1)
+    world.server.stop()
+    before, lines = worker.cpu_s(), len(worker.log().splitlines())
+    eventually(lambda: worker.log().count("leases cannot be renewed") >= 1, 20, "the lease thread has noticed")
+    eventually(lambda: worker.log().count("failed") >= 2, 20, "the loops have noticed")
+    assert worker.cpu_s() - before < 2.0
+    assert len(worker.log().splitlines()) - lines < 40
+    world.server.start()
+    delayed = eventually(lambda: world.submit("echo", {}, delay_seconds=0.2), 20, "the engine takes tasks")
+    orphan = world.submit("echo", {}, queue="default")
+    world.wait_ended([delayed, orphan])
+    world.check([delayed, orphan])
+
+
+@pytest.mark.contract("BQ-07", "D30")
+def test_a_flushed_engine_is_furnished_again(world: World) -> None:
+    """FLUSHALL takes the groups; ten tasks right behind it all run, and nobody spins on NOGROUP."""
+    wire = world.wire()
+    worker = world.worker(wire=wire)
+    lines = len(worker.log().splitlines())
+    world.redis.flushall()
+    ids = world.submit_many("echo", [{"n": n} for n in range(10)])
+    assert set(world.wait_ended(ids).values()) == {"succeeded"}
+    eventually(lambda: world.redis.exists(f"dtq:worker:{worker.worker_id}"), what="the row is written again")
+    assert len(wire.requests(lambda r: r.script in ("fetch", "reclaim"))) < 200
+    assert len(worker.log().splitlines()) - lines < 30
+    world.check(ids, starts=1)
+
+
+@pytest.mark.contract("BQ-07", "D30")
+def test_a_deleted_stream_is_made_again(world: World) -> None:
+    """DEL of a stream while the worker waits: what is submitted next makes it anew, without a group, and runs."""
+    worker = world.worker()
+    first = world.submit("echo", {})
+    world.wait_ended([first])
+    for band in range(10):
+        world.redis.delete(f"dtq:stream:default:p{band}")
+    ids = [world.submit("echo", {"n": n}, priority=n) for n in range(10)]
+    assert set(world.wait_ended(ids).values()) == {"succeeded"}
+    assert worker.alive
+    world.check([first, *ids], starts=1)
+
+
+@pytest.mark.contract("BQ-07", "D30")
+def test_a_queue_that_never_existed(world: World) -> None:
+    """Tasks wait on a queue before any worker ever served it."""
+    ids = world.submit_many("echo", [{"n": n} for n in range(10)], queue="brand-new")
+    world.worker("brand-new")
+    assert set(world.wait_ended(ids).values()) == {"succeeded"}
+    world.check(ids, starts=1)
+
+
+@pytest.mark.contract("D30")
+def test_a_group_made_anew_does_not_run_what_runs(world: World) -> None:
+    """The group is destroyed under a running task: its entry is delivered as new, and is left with its owner."""
+    first = world.worker()
+    running = world.submit("gate", {"gate": "g"})
+    world.journal.wait_run(running)
+    world.redis.xgroup_destroy("dtq:stream:default:p5", "workers")
+    world.worker()
+    later = world.submit("echo", {})
+    world.wait_ended([later])
+    assert world.pending() == {first.worker_id: [running]}
+    world.journal.open("g")
+    world.wait_ended([running])
+    world.check([running, later], starts=1)
+
+
+@pytest.mark.contract("D29")
+@pytest.mark.parametrize("lost", ["the fetch", "its answer"])
+def test_a_fetch_that_got_lost_costs_no_attempt(make_world: Callable[..., World], lost: str) -> None:
+    """The connection dies around a fetch: the worker looks at what is its own and runs it, long before any lease ends."""
+    world = make_world(visibility_timeout_s=60, heartbeat_interval_s=5)
+    wire = world.wire()
+    if lost == "the fetch":
+        moment = wire.lose_request(script("fetch"))
+        task_id = world.submit("echo", {"n": 1})
+    else:
+        moment = wire.lose_reply(took())
+        task_id = world.submit("echo", {"n": 1})
+    world.worker(wire=wire)
+    moment.wait()
+    world.wait_ended([task_id])
+    assert world.task(task_id).attempt == 1
+    world.check([task_id], starts=1)
+
+
+@pytest.mark.contract("D29", "C3.03")
+@pytest.mark.parametrize("how", ["retry", "dead letter", "success"])
+def test_a_settlement_whose_answer_got_lost_counts_once(world: World, how: str) -> None:
+    wire = world.wire()
+    world.worker(wire=wire)
+    feed = world.feed()
+    moment = wire.lose_reply(script("settle"))
+    task_type, payload, fields, end = {
+        "retry": ("flaky", {"fail_times": 1}, {}, "succeeded"),
+        "dead letter": ("raise", {"kind": "permanent"}, {}, "dead_lettered"),
+        "success": ("echo", {}, {}, "succeeded"),
+    }[how]
+    task_id = world.submit(task_type, payload, **fields)
+    moment.wait()
+    assert world.wait_ended([task_id]) == {task_id: end}
+    eventually(lambda: len(wire.requests(script("settle"))) >= 2, what="it is sent again")
+    assert feed.of(task_id).count("TASK_RETRY_SCHEDULED") == (how == "retry")
+    assert sum(kind in ("TASK_SUCCEEDED", "TASK_DEAD_LETTERED") for kind in feed.of(task_id)) == 1
+    world.check([task_id], starts=2 if how == "retry" else 1)
+
+
+@pytest.mark.contract("BQ-06")
+def test_an_idle_worker_asks_seldom(world: World) -> None:
+    """What an idle worker costs: a handful of requests a second, counted between two of its heartbeats."""
+    wire = world.wire()
+    world.worker(wire=wire)
+    world.wait_ended([world.submit("echo", {})])
+
+    def beats(request: Request) -> bool:
+        return request.command == "HSET"
+
+    wire.forget()
+    eventually(lambda: len(wire.requests(beats)) >= 6, 20, "six heartbeats of half a second")
+    hot = [r.name for r in wire.requests(lambda r: r.script in ("fetch", "reclaim", "claim_due"))]
+    assert len(hot) < 60, hot
+
+
+@pytest.mark.contract("BQ-07")
+def test_a_held_answer_does_not_hold_up_the_others(world: World) -> None:
+    """One lane waits for its reply: leases are renewed and other tasks run meanwhile."""
+    wire = world.wire()
+    world.worker(wire=wire)
+    first = world.submit("gate", {"gate": "g"})
+    world.journal.wait_run(first)
+    held = wire.hold(AFTER, script("settle"))
+    second = world.submit("echo", {"n": 1})
+    held.wait()
+    third = world.submit("echo", {"n": 2})
+    renewed = len(wire.requests(script("touch")))
+    world.journal.wait_run(third)
+    eventually(lambda: len(wire.requests(script("touch"))) > renewed, what="the lease is renewed")
+    held.release()
+    world.journal.open("g")
+    world.wait_ended([first, second, third])
+    world.check([first, second, third], starts=1)
