@@ -23,7 +23,7 @@ from dtq_core.errors import (
 
 MOMENTS: dict[str, tuple[Point, Match]] = {
     "before the engine has it": (BEFORE, script("submit")),
-    "after the engine has it": (AFTER, script("submit")),
+    "after the engine has it": (AFTER, lambda r: r.script == "submit" and isinstance(r.reply, list)),
     "before the source is sent": (BEFORE, lambda r: r.script == "submit" and r.command == "EVAL"),
 }
 

@@ -37,8 +37,8 @@ end
 local function start(t, stream, id, key, fence, created, lost)
   local attempt = t.attempt + 1
   if lost then
-    call('HSET', key, 'history', remember(key, '{"attempt":' .. t.attempt .. ',"started_at":' .. (lost[10] or '0')
-      .. ',"worker_id":' .. quote(lost[6] or '') .. ',"error_class":"WorkerLost"}'))
+    call('HSET', key, 'history', remember(key, '{"attempt":' .. t.attempt .. ',"started_at":' .. (lost[3] or '0')
+      .. ',"worker_id":' .. quote(lost[1] or '') .. ',"error_class":"WorkerLost"}'))
     bump(t.queue, 'redelivered', 1)
   end
   t.attempt = int(attempt)
@@ -85,8 +85,7 @@ local function take(queue, band, stream, id, fields, reclaimed)
   local task_id = fields[1] == 'task_id' and fields[2] or value_of(fields, 'task_id')
   if not task_id or task_id == '' then return quarantine(queue, band, stream, id, fields, 'the entry names no task') end
   local key = TASK .. task_id
-  local r = call('HMGET', key, 'status', 'entry_id', 'fence', 'attempt', 'max_attempts', 'worker_id', 'expires_at',
-    'cancel_requested', 'created_at', 'started_at')
+  local r = call('HMGET', key, 'status', 'entry_id', 'fence', 'attempt', 'expires_at', 'created_at')
   local status = r[1]
   if not status then return quarantine(queue, band, stream, id, fields, 'the task has no record') end
   if TERMINAL[status] or r[2] ~= id then
@@ -97,40 +96,43 @@ local function take(queue, band, stream, id, fields, reclaimed)
     if cancelled_any then call('SREM', CANCELLED, task_id) end
     return drop(stream, id)
   end
-  local fence, attempt, max = tonumber(r[3]), tonumber(r[4]), tonumber(r[5])
+  local fence, attempt, max = tonumber(r[3]), tonumber(r[4]), tonumber(fields[12])
   if not (fence and attempt and max and fields[6] and fields[8] and fields[16] and fields[18]) then
     return quarantine(queue, band, stream, id, fields, 'the record or the entry cannot be read')
   end
-  local t = { id = task_id, queue = queue, type = fields[6], payload = fields[8], attempt = attempt, max_attempts = r[5],
+  local t = { id = task_id, queue = queue, type = fields[6], payload = fields[8], attempt = attempt, max_attempts = fields[12],
     priority = band, timeout_ms = fields[16], key = fields[18], from = status, worker = WORKER }
+  local owner = {}
   if status == 'running' then
-    if r[6] == WORKER then
+    owner = call('HMGET', key, 'worker_id', 'cancel_requested', 'started_at')
+    if owner[1] == WORKER then
       t.attempt = r[4]
-      return handed_over(t, id, r[3], r[9], 1)
+      return handed_over(t, id, r[3], r[6], 1)
     end
     -- Delivered as new although it runs: the group was made anew. It belongs to its owner until that one falls silent.
-    if not reclaimed then return call('XCLAIM', stream, 'workers', r[6] or '', 0, id, 'JUSTID') end
+    if not reclaimed then return call('XCLAIM', stream, 'workers', owner[1] or '', 0, id, 'JUSTID') end
   elseif status ~= 'queued' then
     return drop(stream, id)
   end
-  if r[8] == '1' or (cancelled_any and call('SISMEMBER', CANCELLED, task_id) == 1) then
+  if owner[2] == '1' or (cancelled_any and call('SISMEMBER', CANCELLED, task_id) == 1) then
     call('SREM', CANCELLED, task_id)
     finish(t, 'cancelled')
     ended[#ended + 1] = { task_id, queue, t.type, 'cancelled' }
     return drop(stream, id)
   end
-  if status == 'queued' and r[7] and tonumber(r[7]) <= NOW then
+  local expires = tonumber(r[5] or '') or 0
+  if status == 'queued' and expires > 0 and expires <= NOW then
     finish(t, 'expired')
     ended[#ended + 1] = { task_id, queue, t.type, 'expired' }
     return drop(stream, id)
   end
-  if not KNOWN[t.type] then return unknown(t, stream, id, key, r[6]) end
+  if not KNOWN[t.type] then return unknown(t, stream, id, key, owner[1]) end
   if attempt + 1 > max then
-    t.error, t.error_class, t.retryable, t.worker = 'the worker was lost during attempt ' .. attempt, 'WorkerLost', '1', r[6] or ''
+    t.error, t.error_class, t.retryable, t.worker = 'the worker was lost during attempt ' .. attempt, 'WorkerLost', '1', owner[1] or ''
     ended[#ended + 1] = { task_id, queue, t.type, give_up(t) }
     return drop(stream, id)
   end
-  start(t, stream, id, key, fence, r[9], status == 'running' and r)
+  start(t, stream, id, key, fence, r[6], status == 'running' and owner)
 end
 
 -- Runs take() for one entry. An error that is about this entry quarantines it; one that is about us (rights, a read-only

@@ -17,7 +17,8 @@ local function release(id)
     return
   end
   local t = { id = id, queue = queue, type = r[3], attempt = r[5], key = r[9] or '', from = status }
-  if status == 'pending' and r[10] and tonumber(r[10]) <= NOW then
+  local expires = tonumber(r[10] or '') or 0
+  if status == 'pending' and expires > 0 and expires <= NOW then
     finish(t, 'expired')
     ended[#ended + 1] = { id, queue, r[3], 'expired' }
     call('ZREM', KEYS[2], id)

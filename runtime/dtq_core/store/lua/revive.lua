@@ -23,9 +23,10 @@ local function revive(i)
       'fence', NOW_MS)
     call('ZADD', P .. ':tasks:recent', NOW_MS, id)
   end
-  call('HSET', key, 'status', 'queued', 'attempt', '0', 'available_at', NOW_MS, 'entry_id', entry, 'metadata', metadata)
+  call('HSET', key, 'status', 'queued', 'attempt', '0', 'available_at', NOW_MS, 'entry_id', entry, 'metadata', metadata,
+    'cancel_requested', '0', 'expires_at', '0')
   call('HDEL', key, 'started_at', 'finished_at', 'duration_ms', 'worker_id', 'error_class', 'error_message', 'retryable',
-    'retry_delay_ms', 'history', 'cancel_requested', 'expires_at', 'deferred_at', 'deferrals', 'letter_gone')
+    'retry_delay_ms', 'history', 'deferred_at', 'deferrals', 'letter_gone')
   call('EXPIRE', key, RETENTION)
   if letter ~= '' then call('XDEL', KEYS[1], letter) end
   call('ZREM', P .. ':queue:' .. queue .. ':dead', id)

@@ -4,6 +4,8 @@
 --   result error_class error_message retryable retry_delay_ms record (JSON of the attempt, open at its end)
 -- Returns: per task the status written, LOST (another owner, or no record), ALREADY (this very settlement was written), or ERROR text
 -- Publishes: TASK_SUCCEEDED, TASK_RETRY_SCHEDULED, TASK_DEAD_LETTERED, TASK_FAILED, TASK_CANCELLED
+-- Entries to acknowledge, per stream: last, and all of a stream at once.
+local done = {}
 local function settle(i)
   local id, queue, band, entry, fence, status = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4], ARGV[i + 5]
   local key = TASK .. id
@@ -39,7 +41,12 @@ local function settle(i)
     t.error_class, t.error, t.retryable = ARGV[i + 11], ARGV[i + 12], ARGV[i + 13]
     status = give_up(t, 'duration_ms', ARGV[i + 9])
   end
-  drop(stream, entry)
+  local acks = done[stream]
+  if not acks then
+    acks = {}
+    done[stream] = acks
+  end
+  acks[#acks + 1] = entry
   return status
 end
 
@@ -47,6 +54,10 @@ local answers = {}
 for n = 0, ARGV[9] - 1 do
   local ok, answer = pcall(settle, 10 + n * 16)
   answers[n + 1] = ok and answer or 'ERROR ' .. (type(answer) == 'table' and answer.err or tostring(answer))
+end
+for stream, entries in pairs(done) do
+  call('XACK', stream, 'workers', unpack(entries))
+  call('XDEL', stream, unpack(entries))
 end
 flush()
 return answers

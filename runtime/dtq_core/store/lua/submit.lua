@@ -58,10 +58,11 @@ local function submit(i)
     entry = call('XADD', stream_of(queue, priority), '*', 'task_id', id, 'queue', queue, 'task_type', task_type, 'payload', payload,
       'attempt', '1', 'max_attempts', attempts, 'priority', priority, 'timeout_ms', timeout, 'idempotency_key', key)
   end
-  call('HSET', TASK .. id, 'task_id', id, 'queue', queue, 'task_type', task_type, 'payload', payload, 'status', status,
-    'created_at', NOW_MS, 'available_at', due, 'attempt', '0', 'max_attempts', attempts, 'priority', priority, 'timeout_ms', timeout,
-    'idempotency_key', key, 'metadata', metadata, 'fence', '0', 'entry_id', entry)
-  if ttl > 0 then call('HSET', TASK .. id, 'expires_at', int(NOW + ttl)) end
+  -- What every script looks at comes first and is always there: a lookup in a small hash reads it from its start.
+  call('HSET', TASK .. id, 'status', status, 'entry_id', entry, 'fence', '0', 'attempt', '0', 'cancel_requested', '0',
+    'expires_at', ttl > 0 and int(NOW + ttl) or '0', 'created_at', NOW_MS, 'available_at', due, 'task_id', id, 'queue', queue,
+    'task_type', task_type, 'max_attempts', attempts, 'priority', priority, 'timeout_ms', timeout, 'idempotency_key', key,
+    'metadata', metadata, 'payload', payload)
   local wait_s = math.ceil(delay / 1000)
   call('EXPIRE', TASK .. id, RETENTION + wait_s)
   if key ~= '' then
