@@ -28,7 +28,9 @@ class KeySettings(BaseSettings):
         env_prefix="DTQ_", extra="ignore", frozen=True, env_ignore_empty=True, hide_input_in_errors=True
     )
 
-    api_key_file: Path | None = Field(None, description="File with the content of DTQ_API_KEY; one key per line or comma.")
+    api_key_file: Path | None = Field(
+        None, description="File with the content of DTQ_API_KEY; one key per line or comma."
+    )
     api_read_key: SecretStr = Field(SecretStr(""), description="Keys for reading. Empty: everybody may read.")
     api_submit_key: SecretStr = Field(SecretStr(""), description="Keys for submitting. Empty: everybody may submit.")
 

@@ -57,12 +57,12 @@ class Filter:
 
 
 class Reader:
-    """One reader's buffer. `offer` and `interrupted` are the feed's side, `next` the reader's."""
+    """One reader's buffer. The feed offers and never waits; the reader takes `next` until `ended`."""
 
     def __init__(self, wanted: Filter, size: int = BUFFER) -> None:
         self.wanted = wanted
+        self.ended = asyncio.Event()
         self.overrun = False
-        self.closing = False
         self._size = size
         self._number = 0
         self._ordinary: deque[tuple[int, str]] = deque()
@@ -75,7 +75,7 @@ class Reader:
         return len(self._ordinary) + len(self._terminal)
 
     def offer(self, text: str, terminal: bool) -> None:
-        """Take an event, or drop one: the ordinary go before the terminal, the older before the newer."""
+        """Take an event, or lose one: an ordinary one while there are any, otherwise the reader itself."""
         if self.overrun:
             return
         if len(self) >= self._size:
@@ -84,9 +84,8 @@ class Reader:
                 return
             if not self._ordinary:
                 self.overrun = True
-                self._ordinary.clear()
                 self._terminal.clear()
-                self._stirred.set()
+                self.ended.set()
                 return
             self._ordinary.popleft()
             self._dropped += 1
@@ -99,15 +98,9 @@ class Reader:
         self._interrupted = True
         self._stirred.set()
 
-    def close(self) -> None:
-        self.closing = True
-        self._stirred.set()
-
-    async def next(self) -> str | None:
-        """The next message; None when the reader is to go: see `overrun` and `closing`."""
+    async def next(self) -> str:
+        """The next message, as soon as there is one. A gap is told before what comes behind it."""
         while True:
-            if self.overrun or self.closing:
-                return None
             if self._interrupted:
                 self._interrupted = False
                 return _notice({"reason": "feed_interrupted", "dropped": None})
@@ -156,7 +149,7 @@ class Feed:
         """A reader of events from now on."""
         reader = Reader(wanted, self._buffer)
         if self._closing:
-            reader.close()
+            reader.ended.set()
         self._readers.add(reader)
         self._wanted.set()
         try:
@@ -188,7 +181,7 @@ class Feed:
         """Send every reader and waiter home."""
         self._closing = True
         for reader in self._readers:
-            reader.close()
+            reader.ended.set()
         for waiters in self._waiters.values():
             for stirred in waiters:
                 stirred.set()
@@ -200,14 +193,14 @@ class Feed:
                 async with aclosing(self._store.subscribe(self._store.keys.events, self._ready.set)) as messages:
                     async for text in messages:
                         if not self._wanted.is_set():
+                            self._ready.clear()
                             break
                         self._hand_on(text)
             except BaseException:
+                self._ready.clear()
                 for reader in self._readers:
                     reader.interrupted()
                 raise
-            finally:
-                self._ready.clear()
 
     def _hand_on(self, text: str) -> None:
         try:
@@ -247,4 +240,3 @@ def _notice(metadata: dict[str, object]) -> str:
 
 DROPPED = "EVENTS_DROPPED"
 """Type of the message that tells a reader of a gap. It is never published, only put into the reader's own stream."""
-

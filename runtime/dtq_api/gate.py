@@ -103,7 +103,9 @@ class Gate:
         finally:
             if logger.isEnabledFor(logging.DEBUG):
                 took_ms = (time.monotonic() - began) * 1000
-                logger.debug("%s %s: %d in %.1f ms, request %s", scope["method"], scope["path"], status, took_ms, request_id)
+                logger.debug(
+                    "%s %s: %d in %.1f ms, request %s", scope["method"], scope["path"], status, took_ms, request_id
+                )
 
 
 def clean_request_id(given: bytes | None) -> str:
@@ -174,4 +176,3 @@ async def _discard(receive: Receive) -> bool:
     except TimeoutError:
         pass
     return False
-

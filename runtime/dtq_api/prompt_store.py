@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from typing import Any, TypeVar
 
 from dtq_core.errors import DtqError, RedisUnavailable
@@ -48,7 +48,7 @@ class PromptStore(Store):
         async with self._prompt(str(commands[0][0]).lower()):
             return await super().read(*commands)
 
-    async def subscribe(self, channel: str, ready: Callable[[], None] = lambda: None) -> AsyncIterator[str]:
+    async def subscribe(self, channel: str, ready: Callable[[], None] = lambda: None) -> AsyncGenerator[str, None]:
         """Messages of one channel; `ready` is called once the server has confirmed the subscription.
 
         Raises RedisUnavailable when the connection breaks, and when it stays silent although it was asked.

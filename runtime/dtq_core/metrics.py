@@ -100,11 +100,13 @@ class Metrics:
         self._retried.labels(queue, task_type).inc()
         self._delay.labels(queue, task_type).observe(max(0.0, delay_s))
 
-    def completed(self, queue: str, task_type: str, status: str, duration_s: float | None = None) -> None:
-        """A task reached the terminal `status`, `duration_s` seconds after it was created where that is known."""
-        self._completed.labels(queue, task_type, status).inc()
+    def completed(
+        self, queue: str, task_type: str, status: str, duration_s: float | None = None, *, tasks: int = 1
+    ) -> None:
+        """Tasks reached the terminal `status`, `duration_s` seconds after they were created where that is known."""
+        self._completed.labels(queue, task_type, status).inc(tasks)
         if status in self._ends:
-            self._ends[status].labels(queue, task_type).inc()
+            self._ends[status].labels(queue, task_type).inc(tasks)
         if duration_s is not None:
             self._duration.labels(queue, task_type).observe(max(0.0, duration_s))
 
@@ -178,7 +180,9 @@ class QueueGauges:
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         depth = GaugeMetricFamily("dtq_queue_depth", "Waiting and running tasks of a queue.", labels=["queue"])
-        pending = GaugeMetricFamily("dtq_queue_pending", "Tasks of a queue that workers have in hand.", labels=["queue"])
+        pending = GaugeMetricFamily(
+            "dtq_queue_pending", "Tasks of a queue that workers have in hand.", labels=["queue"]
+        )
         scheduled = GaugeMetricFamily("dtq_retry_scheduled", "Tasks that wait for their time: delayed and retrying.")
         letters = GaugeMetricFamily("dtq_dlq_depth", "Dead letters.")
         workers = GaugeMetricFamily("dtq_workers_active", "Workers with a fresh heartbeat.")
@@ -226,4 +230,3 @@ class Labels:
 
     def task_type(self, name: str) -> str:
         return name if name in self._types else OTHER
-

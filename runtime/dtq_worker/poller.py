@@ -13,7 +13,8 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -66,6 +67,7 @@ class Poller:
         self._on_ended = on_ended
         self._types = sorted(executor.registry.handlers)
         self._hot = True
+        self._standing_back = False
         self._waiting = False
         self._doubt = True
         self._doubt_until = 0.0
@@ -123,6 +125,17 @@ class Poller:
         self._doubt = False
         self._receive(found)
         self.inflight.changed.set()
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Leave the next free slot to the reaper: the lanes ask for one task less, the waiting connection stands back."""
+        self._standing_back = True
+        try:
+            await self._until(lambda: self.inflight.free > 0 or self.draining)
+            yield
+        finally:
+            self._standing_back = False
+            self.inflight.changed.set()
 
     def take_in(self, reply: FetchReply) -> None:
         """What a fetch or a reclaim brought, beside the count: tasks to run, tasks ended at the gate, trouble, pauses."""
@@ -263,10 +276,10 @@ class Poller:
         """How many tasks a lane may ask for beside settling `freed` slots free; the waiting connection has the rest."""
         if self.draining or self._waiting or self._doubt or time.monotonic() < self._blocked_until:
             return 0
-        room = self.inflight.free + freed
+        room = self.inflight.free + freed - self._standing_back
         if self.inflight.concurrency > 2 * len(LANES):
             room = min(room, (self.inflight.concurrency + 1) // 2)
-        return min(room, MAX_FETCH)
+        return max(0, min(room, MAX_FETCH))
 
     def _has_work(self, name: str) -> bool:
         if self.settler or self._unwanted or (self._doubt and name == LANES[0]):
@@ -274,9 +287,9 @@ class Poller:
         return self._hot and self.inflight.free > 0 and self._wanted(0) > 0 and bool(self._open_queues())
 
     def _may_wait(self) -> bool:
-        return (
-            not (self._hot and self._open_queues()) and not self._doubt and not self.draining and self.inflight.free > 0
-        )
+        if self._doubt or self.draining or self._standing_back:
+            return False
+        return self.inflight.free > 0 and not (self._hot and self._open_queues())
 
     def _open_queues(self) -> list[str]:
         if not self._closed:

@@ -26,16 +26,25 @@ class Reaper:
         self.interval_s = min(5.0, max(0.25, visibility / 6)) / len(self._queues)
 
     async def step(self) -> float | None:
-        """One queue. Returns 0 when it filled every free slot: there may be more."""
+        """One queue. Returns 0 when it filled every slot it had: there may be more."""
         if self.poller.draining:
             return None
         if self.poller.in_doubt:
             await self.poller.adopt()
+        queue = self._queues.pop(0)
+        self._queues.append(queue)
+        if self.inflight.free > 0:
+            return await self._reclaim(queue)
+        # Every slot is busy or promised to a fetch. A dead peer's work must not wait for ever behind new work.
+        if await self.store.run(self.store.calls.stale(queue)):
+            async with self.poller.turn():
+                return await self._reclaim(queue)
+        return None
+
+    async def _reclaim(self, queue: str) -> float | None:
         room = min(self.inflight.free, MAX_FETCH)
         if room <= 0:
             return None
-        queue = self._queues.pop(0)
-        self._queues.append(queue)
         cursors = self._cursors.get(queue, FIRST_CURSORS)
         call = self.store.calls.reclaim(self.worker_id, queue, room, cursors, self._types)
         self.inflight.reserved += room

@@ -7,7 +7,7 @@ import time
 
 import pytest
 from support.eventually import eventually
-from support.wire import AFTER, script
+from support.wire import AFTER
 from support.world import World
 
 
@@ -95,6 +95,7 @@ def test_a_pause_stops_starts_of_every_kind(world: World) -> None:
     orphan = world.submit("gate", {"gate": "g"})
     world.journal.wait_run(orphan)
     dead.kill()
+    world.redis.delete("dtq:lock:scheduler")  # as if its ten seconds were over
     world.worker("default", "other")
     running = world.submit("gate", {"gate": "r"})
     world.journal.wait_run(running)
@@ -137,7 +138,10 @@ def test_a_pause_while_a_fetch_is_under_way(world: World) -> None:
         world.run(world.client.pause("default"))
         task_id = world.submit("echo", {})
         wire.forget()
-        eventually(lambda: len(wire.requests(script("fetch"))) >= 1, what="it has looked again")
+        eventually(
+            lambda: len(wire.requests(lambda r: r.script in ("fetch", "reclaim") and r.reply is not None)) >= 1,
+            what="it has looked again",
+        )
         assert world.journal.runs(task_id) == []
         world.run(world.client.resume("default"))
         world.wait_ended([task_id])

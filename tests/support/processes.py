@@ -42,21 +42,27 @@ class Process:
         """None while it runs; negative for a signal."""
         return self._process.poll()
 
+    def signal(self, number: int) -> None:
+        """Send a signal, if there is still somebody to take it."""
+        if self.alive:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
     def kill(self) -> None:
         """SIGKILL, and gone when this returns."""
-        self._signal(signal.SIGKILL)
+        self.signal(signal.SIGKILL)
         self._process.wait(10)
 
     def freeze(self) -> None:
         """SIGSTOP, and stopped when this returns."""
-        self._signal(signal.SIGSTOP)
+        self.signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
 
     def thaw(self) -> None:
-        self._signal(signal.SIGCONT)
+        self.signal(signal.SIGCONT)
 
     def terminate(self) -> None:
-        self._signal(signal.SIGTERM)
+        self.signal(signal.SIGTERM)
 
     def wait(self, timeout: float = 15.0) -> int:
         """Its exit code. Raises AssertionError when it does not end."""
@@ -75,11 +81,6 @@ class Process:
         """Processor seconds used so far, in user and system mode."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-    def _signal(self, number: int) -> None:
-        if self.alive:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, number)
 
 
 class Supervised:

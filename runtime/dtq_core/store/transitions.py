@@ -233,6 +233,11 @@ class Transitions:
         args = [*self._gate(worker_id), queue, capacity, *cursors, *types]
         return self.call("reclaim", [self.keys.ledger(queue)], args, _reclaim_reply)
 
+    def stale(self, queue: str) -> Call[bool]:
+        """Whether a reclaim would find something."""
+        visibility_ms = round(self.settings.visibility_timeout_s * 1000)
+        return self.call("stale", [self.keys.ledger(queue)], [queue, visibility_ms], bool)
+
     def adopt(self, worker_id: str, at_most: int, queues: Sequence[str]) -> Call[list[Delivery]]:
         return self.call(
             "adopt", [self.keys.ledger(queues[0])], [worker_id, at_most, *queues], lambda r: [Delivery.of(x) for x in r]

@@ -1,0 +1,77 @@
+"""`dtq api run`: the service as a process, on uvicorn."""
+
+from __future__ import annotations
+
+import os
+import signal
+from types import FrameType
+from typing import Any
+
+import uvicorn
+from pydantic import SecretStr
+
+from dtq_api.app import create_app, quiet_server_logs
+from dtq_api.farewell import STOP_S
+from dtq_core.config import Settings
+
+MAX_MESSAGE_BYTES = 65_536
+"""What a WebSocket client may send; it has nothing to say."""
+
+
+def run(settings: Settings, workers: int = 1) -> int:
+    """Serve until SIGTERM or SIGINT, on DTQ_API_HOST and DTQ_API_PORT. Returns the exit status.
+
+    With more than one worker the port is shared by as many processes, which are started again when they end. Raises
+    InvalidConfig. A port that is taken is status 1, with a line in the log.
+    """
+    quiet_server_logs()
+    options: dict[str, Any] = {
+        "host": settings.api_host,
+        "port": settings.api_port,
+        "log_config": None,
+        "access_log": False,
+        "server_header": False,
+        "timeout_graceful_shutdown": STOP_S,
+        "ws_per_message_deflate": False,  # its state would cost every socket a quarter of a megabyte
+        "ws_max_size": MAX_MESSAGE_BYTES,
+        "lifespan": "on",
+    }
+    try:
+        if workers == 1:
+            _serve_here(settings, options)
+        else:
+            os.environ.update(_environment(settings))
+            uvicorn.run("dtq_api.app:create_app", factory=True, workers=workers, **options)
+    except SystemExit as exc:
+        return exc.code if isinstance(exc.code, int) else 1
+    return 0
+
+
+def _serve_here(settings: Settings, options: dict[str, Any]) -> None:
+    server = uvicorn.Server(uvicorn.Config(create_app(settings), **options))
+    # The server raises its signal once more when it has stopped; by then the process has nothing left to do with it.
+    before = {signum: signal.signal(signum, _nothing) for signum in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        server.run()
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+    if not server.started:
+        raise SystemExit(1)
+
+
+def _nothing(signum: int, frame: FrameType | None) -> None:
+    pass
+
+
+def _environment(settings: Settings) -> dict[str, str]:
+    """The settings as variables, for processes that read them anew: flags of the command line must reach them."""
+    return {f"DTQ_{name.upper()}": _text(value) for name, value in settings}
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(value) if isinstance(value, tuple) else str(value)
