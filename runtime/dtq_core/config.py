@@ -176,8 +176,11 @@ def load_settings(**overrides: Any) -> Settings:
 
     Raises InvalidConfig whose message names every bad variable as the operator wrote it, without its value.
     """
+    given = {k: v for k, v in overrides.items() if v is not None}
     try:
-        return Settings(**{k: v for k, v in overrides.items() if v is not None})
+        # The environment is checked even where a flag covers it: a bad value is a mistake, used or not.
+        settings = Settings()
+        return Settings(**given) if given else settings
     except ValidationError as exc:
         raise InvalidConfig("; ".join(_explain(error) for error in exc.errors(include_input=False))) from None
 

@@ -10,6 +10,7 @@ logger; nothing here could tell them apart from a message.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import math
@@ -17,7 +18,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -191,9 +192,42 @@ class _Handler(logging.StreamHandler[Any]):
     def __init__(self, process: _Process) -> None:
         super().__init__(sys.stderr)
         self.process = process
+        self.held: list[str] | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            line = self.format(record) + "\n"
+            if self.held is not None:
+                self.held.append(line)
+            else:
+                self.stream.write(line)
+                self.flush()
+        except Exception:
+            self.handleError(record)
+
+    def release(self) -> None:
+        with self.lock or contextlib.nullcontext():
+            lines, self.held = self.held, None
+            if lines:
+                with contextlib.suppress(Exception):
+                    self.stream.write("".join(lines))
+                    self.flush()
 
     def handleError(self, record: logging.LogRecord) -> None:
         pass
+
+
+@contextlib.contextmanager
+def together() -> Iterator[None]:
+    """Write the lines of this block in one go: a batch of tasks is one system call, not one per task."""
+    handlers = [h for h in logging.getLogger().handlers if isinstance(h, _Handler) and h.held is None]
+    for handler in handlers:
+        handler.held = []
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            handler.release()
 
 
 def traceback_lines(exc: BaseException) -> list[str]:

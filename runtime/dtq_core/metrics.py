@@ -26,6 +26,8 @@ from prometheus_client import (
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.multiprocess import MultiProcessCollector
 
+from dtq_core.task import QUEUE_NAME
+
 OTHER = "(other)"
 """Label value for what is not known; no queue and no task type can have that name."""
 
@@ -223,7 +225,7 @@ class Labels:
     def queue(self, name: str) -> str:
         if name in self._queues or name in self._strangers:
             return name
-        if len(self._strangers) < _STRANGERS_MAX:
+        if len(self._strangers) < _STRANGERS_MAX and QUEUE_NAME.fullmatch(name):
             self._strangers.add(name)
             return name
         return OTHER

@@ -27,7 +27,8 @@ class RedisProducer:
     def submit(self, task_type: str, payload: dict[str, Any], fields: dict[str, Any]) -> SubmittedTask:
         """Submit and wait for the answer: one round trip. Raises as dtq_core.client.Client.submit."""
         submission = self._admission.check({"task_type": task_type, "payload": payload, **fields})
-        (reply,) = self._store.run(self._admission.call([submission]))
+        call, replicas = self._admission.call([submission]), self.settings.submit_wait_replicas
+        (reply,) = self._store.run_replicated(call, replicas) if replicas else self._store.run(call)
         answer = self._admission.answer(reply, submission)
         if isinstance(answer, DtqError):
             raise answer

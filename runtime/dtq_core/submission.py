@@ -118,7 +118,7 @@ def encode_json(value: Any, what: str) -> bytes:
 def decode_json(text: str | bytes, what: str = "body") -> Any:
     """Strict JSON: no NaN, no infinities (1e999 included). Raises InvalidTask."""
     try:
-        return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite_float)
+        return _STRICT.decode(text if isinstance(text, str) else text.decode())
     except (ValueError, RecursionError) as exc:
         raise InvalidTask(f"{what}: not JSON: {str(exc)[:200]}") from None
 
@@ -132,6 +132,9 @@ def _finite_float(text: str) -> float:
     if not math.isfinite(number):
         raise ValueError("a number out of range")
     return number
+
+
+_STRICT = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite_float)
 
 
 def _parse(raw: dict[str, Any]) -> SubmissionInput:

@@ -1,6 +1,6 @@
 """The leader's house-keeping, a bounded step at a time: live records are renewed, dead workers forgotten, empty queues swept.
 
-A pass over everything takes as many steps as there are live tasks over 250; it begins anew long before the shortest
+A pass over everything takes as many steps as there are live tasks over 200; it begins anew long before the shortest
 retention is over, so a week of pause or of zero workers loses nothing (decision 17).
 """
 
@@ -17,6 +17,7 @@ from dtq_core.task import BANDS
 PRUNE_EVERY_S = 5.0
 TIDY_EVERY_S = 60.0
 _QUEUES_PER_STEP = 20
+_CALLS_PER_STEP = 4
 
 
 class Sweeper:
@@ -40,7 +41,8 @@ class Sweeper:
             self._pass = self._renew_all()
         if self._pass is not None:
             try:
-                await anext(self._pass)
+                for _ in range(_CALLS_PER_STEP):
+                    await anext(self._pass)
             except StopAsyncIteration:
                 self._pass = None
             except BaseException:

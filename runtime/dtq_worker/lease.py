@@ -93,7 +93,7 @@ class LeaseKeeper(threading.Thread):
                 self.step()
             except DtqError as exc:
                 _limited.log(logging.WARNING, f"lease {exc.code}", "leases cannot be renewed: %s", exc)
-            except Exception:
+            except BaseException:  # whatever it is, leases must go on
                 _limited.log(logging.ERROR, "lease bug", "the lease thread met an error and goes on", exc_info=True)
             self._fence_when_late()
             nudged = self._wake.wait(interval * self._rng.uniform(0.8, 1.0))

@@ -20,7 +20,7 @@ from typing import Any
 from uuid import uuid4
 
 from dtq_core.errors import DtqError, RedisFull, RedisUnavailable
-from dtq_core.log import RateLimited
+from dtq_core.log import RateLimited, together
 from dtq_core.periodic import BACKOFF
 from dtq_core.retry import backoff_s
 from dtq_core.store import Call, Delivery, FetchReply, Lane, Store
@@ -264,7 +264,9 @@ class Poller:
             self.settler.put_back(batch)
             _limited.log(logging.WARNING, f"settle {answers.code}", "results cannot be written yet: %s", answers)
             return answers
-        return None if self.settler.apply(batch, answers) else RedisUnavailable("some results were refused")
+        with together():
+            written = self.settler.apply(batch, answers)
+        return None if written else RedisUnavailable("some results were refused")
 
     def _handed_back(self, deliveries: list[Delivery], answers: list[str] | DtqError) -> None:
         if isinstance(answers, DtqError):

@@ -116,7 +116,8 @@ class Worker:
         left = len(self.inflight)
         logger.warning("the drain time is up: %d tasks are left to other workers", left)
         executor.stop_all(Stop.DRAIN)
-        await asyncio.wait([run.task for run in self.inflight.runs() if run.task], timeout=1.0)
+        if ending := [run.task for run in self.inflight.runs() if run.task]:
+            await asyncio.wait(ending, timeout=1.0)
 
     async def _register(self) -> None:
         """Take our id. A fixed one that is in use, or whose last life left work behind, gets a unique part (BQ-62)."""

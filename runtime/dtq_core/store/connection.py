@@ -13,6 +13,7 @@ from typing import Any, TypeVar, cast
 
 import redis
 import redis.asyncio
+from hiredis import pack_command
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.exceptions import (
@@ -137,10 +138,7 @@ class Store:
             async with self.redis.client() as connection:
                 answer = call.parse(await self._evaluate(connection, call))
                 confirmed = await connection.execute_command("WAIT", replicas, timeout_ms)
-        if int(confirmed) < replicas:
-            raise RedisUnavailable(
-                f"written, but only {confirmed} of {replicas} replicas confirmed it; submit again with the same key"
-            )
+        _check_confirmed(int(confirmed), replicas)
         return answer
 
     async def _evaluate(self, client: Any, call: Call[Any]) -> Any:
@@ -177,6 +175,13 @@ class Store:
         return Lane(self)
 
 
+def _check_confirmed(confirmed: int, replicas: int) -> None:
+    if confirmed < replicas:
+        raise RedisUnavailable(
+            f"written, but only {confirmed} of {replicas} replicas confirmed it; submit again with the same key"
+        )
+
+
 class Lane:
     """One dedicated connection on which requests travel in order, as one packet per round trip.
 
@@ -198,16 +203,16 @@ class Lane:
         """
         try:
             connection = await self._connected()
-            commands: list[Sequence[Any]] = [before] if before else []
+            commands: list[tuple[Any, ...]] = [tuple(before)] if before else []
             commands += [self._command(call) for call in calls]
-            await connection.send_packed_command(connection.pack_commands(commands))
+            await connection.send_packed_command([b"".join(pack_command(command) for command in commands)])
             if before:
                 await self._reply(connection, wait_s + REPLY_TIMEOUT_S)
             answers = [await self._reply(connection, REPLY_TIMEOUT_S) for _ in calls]
             for index, answer in enumerate(answers):
                 if isinstance(answer, NoScriptError):
                     self._known.discard(calls[index].script)
-                    await connection.send_packed_command(connection.pack_commands([self._command(calls[index])]))
+                    await connection.send_packed_command([pack_command(self._command(calls[index]))])
                     answers[index] = await self._reply(connection, REPLY_TIMEOUT_S)
                 self._known.add(calls[index].script)
         except (RedisError, OSError) as exc:
@@ -234,7 +239,7 @@ class Lane:
             self._connection = connection
         return self._connection
 
-    def _command(self, call: Call[Any]) -> Sequence[Any]:
+    def _command(self, call: Call[Any]) -> tuple[Any, ...]:
         code = script(call.script)
         if call.script in self._known:
             return ("EVALSHA", code.sha, len(call.keys), *call.keys, *call.args)
@@ -281,13 +286,27 @@ class SyncStore:
 
     def run(self, call: Call[T]) -> T:
         """As Store.run."""
-        code = script(call.script)
         with translated():
+            return call.parse(self._evaluate(self.redis, call))
+
+    def _evaluate(self, client: Any, call: Call[Any]) -> Any:
+        code = script(call.script)
+        try:
+            return client.execute_command("EVALSHA", code.sha, len(call.keys), *call.keys, *call.args)
+        except NoScriptError:
+            return client.execute_command("EVAL", code.source, len(call.keys), *call.keys, *call.args)
+
+    def run_replicated(self, call: Call[T], replicas: int, timeout_ms: int = 1000) -> T:
+        """As Store.run_replicated."""
+        with translated():
+            client: Any = self.redis.client()
             try:
-                answer = self.redis.execute_command("EVALSHA", code.sha, len(call.keys), *call.keys, *call.args)
-            except NoScriptError:
-                answer = self.redis.execute_command("EVAL", code.source, len(call.keys), *call.keys, *call.args)
-            return call.parse(answer)
+                answer = call.parse(self._evaluate(client, call))
+                confirmed = client.execute_command("WAIT", replicas, timeout_ms)
+            finally:
+                client.close()
+        _check_confirmed(int(confirmed), replicas)
+        return answer
 
     def write(self, *commands: Sequence[Any]) -> list[Any]:
         """Plain commands in one round trip; an error of one is returned in its place."""

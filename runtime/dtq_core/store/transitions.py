@@ -300,8 +300,10 @@ class Transitions:
             "return_stale", [self.keys.schedule, self.keys.claimed, self.keys.lock], [token, age_ms, limit], int
         )
 
-    def renew(self, key: str, cursor: str, at_most: int = 250) -> Call[tuple[str, int, list[str]]]:
-        """One step along a stream, the schedule or the claims; "" starts, and "" back means the end was reached."""
+    def renew(self, key: str, cursor: str, at_most: int = 50) -> Call[tuple[str, int, list[str]]]:
+        """One step along a stream, the schedule or the claims; "" starts, and "" back means the end was reached.
+
+        Few at a time, since the engine reads whole entries and a payload may be large."""
         return self.call("renew", [key], [cursor, at_most], lambda r: (r[0], r[1], list(r[2])))
 
     def prune(
