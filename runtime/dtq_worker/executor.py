@@ -93,8 +93,10 @@ class Executor:
         self.settler.put(run, Settling(d, settlement, duration_ms, record), outcome)
 
     def stop_all(self, why: Stop) -> None:
+        """Stop every coroutine. A thread cannot be stopped: what it does is written if the task is still ours then."""
         for run in self.inflight.runs():
-            self._stop(run, why)
+            if run.handler.is_async or why is Stop.DRAIN:
+                self._stop(run, why)
 
     def lose(self, key: Key) -> None:
         """Another worker owns the task: stop its handler, write nothing."""
