@@ -105,14 +105,13 @@ def error_response(exc: DtqError, request_id: str) -> Response:
         headers["Connection"] = "close"
     if status == 500:
         logger.error("request %s failed: %s: %s", request_id, exc.code, exc.message)
-        if exc.code == "INTERNAL":
-            exc = DtqError("an error of this service; its log has the request id")
     return json_response(error_document(exc, request_id), status, headers)
 
 
 def internal_error(request_id: str) -> Response:
-    """For what nobody foresaw. The caller learns the request id and nothing else."""
-    return error_response(DtqError("an error of this service; its log has the request id"), request_id)
+    """For what nobody foresaw, and the caller has logged. Who asked learns the request id and nothing else."""
+    problem = DtqError("an error of this service; its log has the request id")
+    return json_response(error_document(problem, request_id), 500)
 
 
 def install(app: FastAPI) -> None:

@@ -205,7 +205,7 @@ class _Handler(logging.StreamHandler[Any]):
         except Exception:
             self.handleError(record)
 
-    def release(self) -> None:
+    def write_held(self) -> None:
         with self.lock or contextlib.nullcontext():
             lines, self.held = self.held, None
             if lines:
@@ -227,7 +227,7 @@ def together() -> Iterator[None]:
         yield
     finally:
         for handler in handlers:
-            handler.release()
+            handler.write_held()
 
 
 def traceback_lines(exc: BaseException) -> list[str]:
