@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 
 from fastapi import FastAPI
 
-from dtq_api import errors, farewell
+from dtq_api import errors, farewell, openapi
 from dtq_api.access import Access, KeySettings
 from dtq_api.dependencies import Services
 from dtq_api.feed import Feed
@@ -78,6 +78,7 @@ def _make(settings: Settings) -> FastAPI:
     app.state.services = services
     app.state.loops = []
     errors.install(app)
+    openapi.install(app)
     for module in (tasks, queues, dead_letters, workers, events, health):
         app.include_router(module.router)
     for path in dict.fromkeys((settings.ws_path, "/ws")):

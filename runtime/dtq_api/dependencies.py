@@ -6,7 +6,8 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import Depends, Request
+from fastapi import Depends, Request, Security
+from fastapi.security import APIKeyHeader
 
 from dtq_api.access import Access, Right
 from dtq_api.errors import request_id_of
@@ -75,7 +76,11 @@ def check(request: Request, right: Right) -> str:
     return services_of(request).access.check(right, api_key(request.scope["headers"]))
 
 
-async def _admin(request: Request) -> Caller:
+_KEY = APIKeyHeader(name="X-API-Key", scheme_name="ApiKey", auto_error=False)
+"""For the OpenAPI document only: the key is compared as it came, in bytes."""
+
+
+async def _admin(request: Request, _: Annotated[str | None, Security(_KEY)]) -> Caller:
     services = services_of(request)
     key = check(request, "admin")
     address = clean(request.client.host, MAX_ADDRESS_CHARS) if request.client else "unknown"

@@ -43,7 +43,7 @@ def run(settings: Settings, workers: int = 1) -> int:
             os.environ.update(_environment(settings))
             uvicorn.run("dtq_api.app:create_app", factory=True, workers=workers, **options)
     except SystemExit as exc:
-        return exc.code if isinstance(exc.code, int) else 1
+        return 1 if exc.code else 0
     return 0
 
 

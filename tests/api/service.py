@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import struct
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -126,3 +127,49 @@ def sample(text: str, name: str, **labels: str) -> float:
         if found == name and all(f'{key}="{value}"' in rest for key, value in labels.items()):
             total += float(number)
     return total
+
+
+class Sleeper:
+    """A WebSocket client that shakes hands and then does not read."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.socket()
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        self.socket.settimeout(10)
+        self.socket.connect(("127.0.0.1", port))
+        self.socket.sendall(
+            b"GET /ws HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+        )
+        self.data = b""
+        while b"\r\n\r\n" not in self.data:
+            self.data += self.socket.recv(1)
+        assert b" 101 " in self.data
+        self.data = b""
+
+    def wake_up(self, last: str = "close") -> list[str]:
+        """Texts until one that holds `last`, or until the server closes; a close frame is "close" and its code."""
+        while True:
+            part = self.socket.recv(1 << 20)
+            self.data += part
+            if not part or last.encode() in self.data[-300:]:
+                return self.frames()
+
+    def frames(self) -> list[str]:
+        found, at, data = [], 0, self.data
+        while len(data) - at >= 2:
+            size, start = data[at + 1] & 0x7F, at + 2
+            if size == 126:
+                size, start = int.from_bytes(data[at + 2 : at + 4], "big"), at + 4
+            elif size == 127:
+                size, start = int.from_bytes(data[at + 2 : at + 10], "big"), at + 10
+            if start + size > len(data):
+                break
+            body = data[start : start + size]
+            opcode = data[at] & 0x0F
+            if opcode == 1:
+                found.append(body.decode())
+            elif opcode == 8:
+                found.append(f"close {struct.unpack('!H', body[:2])[0]}")
+            at = start + size
+        return found

@@ -26,7 +26,15 @@ def test_destructive_calls_need_the_key(make_api, path):
         answer = api.post(path, headers=headers)
         check_error(answer, 401, "UNAUTHORIZED")
         assert answer.headers["WWW-Authenticate"]
-    for wrong in ("wrong", KEY[:-1], KEY + "x", KEY.upper(), f"{KEY},{KEY}", "schlüssel-é".encode(), "é".encode("latin-1")):
+    for wrong in (
+        "wrong",
+        KEY[:-1],
+        KEY + "x",
+        KEY.upper(),
+        f"{KEY},{KEY}",
+        "schlüssel-é".encode(),
+        "é".encode("latin-1"),
+    ):
         check_error(api.post(path, headers={"X-API-Key": wrong}), 403, "FORBIDDEN")
     assert set(api.redis.keys("*")) == before
     assert api.post(path, headers={"X-API-Key": KEY}).status_code in (200, 404)
@@ -37,7 +45,12 @@ def test_the_key_is_asked_for_before_anything_is_looked_at(make_api):
     """A caller without it learns nothing: not whether a task exists, not whether the queue can."""
     api = make_api(api_key=KEY)
     task_id = api.submit()
-    for path in (f"/tasks/{task_id}/cancel", f"/tasks/{NOBODY}/cancel", "/queue/UPPER/pause", "/dlq/purge?dry_run=perhaps"):
+    for path in (
+        f"/tasks/{task_id}/cancel",
+        f"/tasks/{NOBODY}/cancel",
+        "/queue/UPPER/pause",
+        "/dlq/purge?dry_run=perhaps",
+    ):
         check_error(api.post(path), 401, "UNAUTHORIZED")
 
 
@@ -76,7 +89,9 @@ def test_a_key_from_a_file(make_api, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("content", [None, "", " \n,\n"])
-def test_a_key_file_without_a_key_ends_the_start_instead_of_opening_everything(make_api, tmp_path, monkeypatch, content):
+def test_a_key_file_without_a_key_ends_the_start_instead_of_opening_everything(
+    make_api, tmp_path, monkeypatch, content
+):
     file = tmp_path / "key"
     if content is not None:
         file.write_text(content)
@@ -95,7 +110,15 @@ def test_reading_and_submitting_can_be_closed_too(make_api, monkeypatch):
     monkeypatch.setenv("DTQ_API_READ_KEY", "reader-key")
     monkeypatch.setenv("DTQ_API_SUBMIT_KEY", "producer-key")
     api = make_api(api_key=KEY)
-    reads = ["/api/v1/tasks", f"/api/v1/tasks/{NOBODY}", "/api/v1/queues", "/api/v1/workers", "/api/v1/dlq", "/metrics", "/api/v1/events"]
+    reads = [
+        "/api/v1/tasks",
+        f"/api/v1/tasks/{NOBODY}",
+        "/api/v1/queues",
+        "/api/v1/workers",
+        "/api/v1/dlq",
+        "/metrics",
+        "/api/v1/events",
+    ]
     for path in reads:
         check_error(api.http.get(path), 401, "UNAUTHORIZED")
         check_error(api.http.get(path, headers={"X-API-Key": "producer-key"}), 403, "FORBIDDEN")
@@ -123,7 +146,10 @@ def test_pages_of_other_sites_cannot_act(api):
         for path in ("/tasks", "/dlq/purge"):
             answer = api.http.post(f"/api/v1{path}", headers={"Origin": origin}, content=b'{"task_type":"echo"}')
             check_error(answer, 403, "FORBIDDEN")
-        with pytest.raises(InvalidStatus) as refused, api.socket(origin=origin or None, additional_headers={} if origin else {"Origin": ""}):
+        with (
+            pytest.raises(InvalidStatus) as refused,
+            api.socket(origin=origin or None, additional_headers={} if origin else {"Origin": ""}),
+        ):
             pass
         assert refused.value.response.status_code == 403
     assert api.redis.keys("*") == []

@@ -162,7 +162,11 @@ def test_discard_is_never_silent(api, dead):
 
 def test_the_404s_of_dead_letters_say_why(api):
     queued = api.submit(queue="idle")
-    for call in (lambda i: api.get(f"/dlq/{i}"), lambda i: api.post(f"/dlq/{i}/requeue"), lambda i: api.post(f"/dlq/{i}/discard")):
+    for call in (
+        lambda i: api.get(f"/dlq/{i}"),
+        lambda i: api.post(f"/dlq/{i}/requeue"),
+        lambda i: api.post(f"/dlq/{i}/discard"),
+    ):
         check_error(call(NOBODY), 404, "TASK_NOT_FOUND")
         check_error(call("nonsense"), 404, "TASK_NOT_FOUND")
         check_error(call(queued), 404, "DEAD_LETTER_NOT_FOUND")
@@ -191,7 +195,13 @@ def test_each_deed_is_audited_and_logged_with_its_request_and_its_caller(make_ap
     headers = {"X-API-Key": "s3cret-two", "X-Request-ID": "req-7"}
     task_id = api.submit()
     with caplog.at_level("INFO", "dtq.api"):
-        for path in (f"/tasks/{task_id}/cancel", "/queue/default/pause", "/queue/default/resume", "/queue/default/purge", "/dlq/purge"):
+        for path in (
+            f"/tasks/{task_id}/cancel",
+            "/queue/default/pause",
+            "/queue/default/resume",
+            "/queue/default/purge",
+            "/dlq/purge",
+        ):
             assert api.post(path, headers=headers).status_code in (200, 202)
     entries = audit(api)
     actions = ["task.cancel", "queue.pause", "queue.resume", "queue.purge", "dlq.purge"]

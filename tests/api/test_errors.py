@@ -95,7 +95,14 @@ def test_hostile_headers_forge_no_log_line(api, name, caplog, capfd):
     """What uvicorn lets through of control characters ends in no line of the log and no entry of the audit."""
     forged = b"\x1b[2J\x85FORGED \xe2\x80\xa8FORGED"
     with caplog.at_level(logging.DEBUG):
-        raw_request(api.port, b"POST /api/v1/queue/a/pause HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n" + name + b": " + forged + b"\r\n\r\n")
+        raw_request(
+            api.port,
+            b"POST /api/v1/queue/a/pause HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n"
+            + name
+            + b": "
+            + forged
+            + b"\r\n\r\n",
+        )
         raw_request(api.port, b"GET /api/v1/tasks/%0aFORGED%0d HTTP/1.1\r\nHost: x\r\n\r\n")
     from dtq_core.log import TextFormatter, _Process
 

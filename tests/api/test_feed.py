@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
-from api.service import check_error
+from api.service import Sleeper, check_error
 from support.eventually import eventually
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
@@ -55,7 +55,17 @@ def test_a_full_buffer_loses_ordinary_events_and_keeps_terminal_ones(drain):
     assert rest == ["o3", "t0", "t1", "t2"], "in order, the oldest ordinary ones made room"
     notice = json.loads(first)
     assert (notice["type"], notice["metadata"]) == (DROPPED, {"reason": "slow_reader", "dropped": 5})
-    assert set(notice) == {"event_id", "ts", "type", "task_id", "queue", "task_type", "attempt", "worker_id", "metadata"}
+    assert set(notice) == {
+        "event_id",
+        "ts",
+        "type",
+        "task_id",
+        "queue",
+        "task_type",
+        "attempt",
+        "worker_id",
+        "metadata",
+    }
 
 
 @pytest.mark.contract("C7.11")
@@ -86,13 +96,19 @@ def test_order_is_kept_and_a_gap_is_told_once(drain):
 
 
 def test_filters():
-    event = Event.parse('{"event_id":"e","ts":"2026-01-01T00:00:00Z","type":"TASK_QUEUED","queue":"a","task_id":"' + "0" * 32 + '"}')
+    event = Event.parse(
+        '{"event_id":"e","ts":"2026-01-01T00:00:00Z","type":"TASK_QUEUED","queue":"a","task_id":"' + "0" * 32 + '"}'
+    )
     worker = Event.parse('{"event_id":"e","ts":"2026-01-01T00:00:00Z","type":"WORKER_STARTED","worker_id":"w"}')
     assert ALL.takes(event) and ALL.takes(worker)
     assert Filter.make(["a", "b"], [], []).takes(event) and not Filter.make(["b"], [], []).takes(event)
     assert not Filter.make(["a"], [], []).takes(worker)
-    assert Filter.make([], ["WORKER_STARTED"], []).takes(worker) and not Filter.make([], ["WORKER_STARTED"], []).takes(event)
-    assert Filter.make(["a"], ["TASK_QUEUED"], ["0" * 32]).takes(event) and not Filter.make([], [], ["1" * 32]).takes(event)
+    assert Filter.make([], ["WORKER_STARTED"], []).takes(worker) and not Filter.make([], ["WORKER_STARTED"], []).takes(
+        event
+    )
+    assert Filter.make(["a"], ["TASK_QUEUED"], ["0" * 32]).takes(event) and not Filter.make([], [], ["1" * 32]).takes(
+        event
+    )
     for bad in (["UPPER"], [], []), ([], ["NONSENSE"], []), ([], [], ["nonsense"]):
         with pytest.raises(InvalidArgument):
             Filter.make(*bad)
@@ -172,52 +188,6 @@ def test_what_is_no_event_is_not_passed_on(api):
             api.redis.publish("dtq:events", garbage)
         api.publish("TASK_STARTED")
         assert json.loads(client.recv(timeout=10))["type"] == "TASK_STARTED"
-
-
-class Sleeper:
-    """A WebSocket client that shakes hands and then does not read."""
-
-    def __init__(self, port: int) -> None:
-        self.socket = socket.socket()
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        self.socket.settimeout(10)
-        self.socket.connect(("127.0.0.1", port))
-        self.socket.sendall(
-            b"GET /ws HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-            b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
-        )
-        self.data = b""
-        while b"\r\n\r\n" not in self.data:
-            self.data += self.socket.recv(1)
-        assert b" 101 " in self.data
-        self.data = b""
-
-    def wake_up(self, last: str = "close") -> list[str]:
-        """Texts until one that holds `last`, or until the server closes; a close frame is "close" and its code."""
-        while True:
-            part = self.socket.recv(1 << 20)
-            self.data += part
-            if not part or last.encode() in self.data[-300:]:
-                return self.frames()
-
-    def frames(self) -> list[str]:
-        found, at, data = [], 0, self.data
-        while len(data) - at >= 2:
-            size, start = data[at + 1] & 0x7F, at + 2
-            if size == 126:
-                size, start = int.from_bytes(data[at + 2 : at + 4], "big"), at + 4
-            elif size == 127:
-                size, start = int.from_bytes(data[at + 2 : at + 10], "big"), at + 10
-            if start + size > len(data):
-                break
-            body = data[start : start + size]
-            opcode = data[at] & 0x0F
-            if opcode == 1:
-                found.append(body.decode())
-            elif opcode == 8:
-                found.append(f"close {struct.unpack('!H', body[:2])[0]}")
-            at = start + size
-        return found
 
 
 @pytest.mark.contract("C7.09", "C7.10", "BQ-41")

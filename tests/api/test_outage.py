@@ -19,9 +19,27 @@ def every_call(api):
     """One call of each kind that needs Redis."""
     yield lambda: api.post("/tasks", {"task_type": "echo", "idempotency_key": "k"})
     yield lambda: api.post("/tasks:batch", {"tasks": [{"task_type": "echo"}]})
-    for path in ("/tasks", f"/tasks/{NOBODY}", f"/tasks/{NOBODY}?wait=30", "/queues", "/queues/a", "/workers", "/workers/w", "/dlq", f"/dlq/{NOBODY}"):
+    for path in (
+        "/tasks",
+        f"/tasks/{NOBODY}",
+        f"/tasks/{NOBODY}?wait=30",
+        "/queues",
+        "/queues/a",
+        "/workers",
+        "/workers/w",
+        "/dlq",
+        f"/dlq/{NOBODY}",
+    ):
         yield lambda path=path: api.http.get(f"/api/v1{path}")
-    for path in (f"/tasks/{NOBODY}/cancel", "/queue/a/pause", "/queue/a/resume", "/queue/a/purge", "/dlq/purge", f"/dlq/{NOBODY}/requeue", f"/dlq/{NOBODY}/discard"):
+    for path in (
+        f"/tasks/{NOBODY}/cancel",
+        "/queue/a/pause",
+        "/queue/a/resume",
+        "/queue/a/purge",
+        "/dlq/purge",
+        f"/dlq/{NOBODY}/requeue",
+        f"/dlq/{NOBODY}/discard",
+    ):
         yield lambda path=path: api.post(path)
     yield lambda: api.http.get("/ready")
 

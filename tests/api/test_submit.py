@@ -87,7 +87,9 @@ def test_an_unknown_type_is_400(api, name):
 def test_the_payload_is_measured_in_bytes_of_compact_json(make_api, sign):
     api = make_api(max_payload_bytes=LIMIT)
     assert api.post("/tasks", {"task_type": "echo", "payload": payload_of(LIMIT, sign)}).status_code == 202
-    check_error(api.post("/tasks", {"task_type": "echo", "payload": payload_of(LIMIT) | {"a": 1}}), 413, "PAYLOAD_TOO_LARGE")
+    check_error(
+        api.post("/tasks", {"task_type": "echo", "payload": payload_of(LIMIT) | {"a": 1}}), 413, "PAYLOAD_TOO_LARGE"
+    )
 
 
 @pytest.mark.contract("BQ-53")
@@ -132,7 +134,9 @@ def test_the_order_of_checks(make_api, world):
 @pytest.mark.contract("C11.02", "C11.03", "C5.05", "D10")
 def test_a_key_in_progress_is_409_with_its_task_and_a_replay_is_200_with_the_task(api, world):
     task_id = api.submit("gate", {"gate": "g"}, idempotency_key="k")
-    body = check_error(api.post("/tasks", {"task_type": "echo", "idempotency_key": "k"}), 409, "IDEMPOTENCY_IN_PROGRESS")
+    body = check_error(
+        api.post("/tasks", {"task_type": "echo", "idempotency_key": "k"}), 409, "IDEMPOTENCY_IN_PROGRESS"
+    )
     assert body["task_id"] == task_id
     world.worker()
     world.journal.open("g")

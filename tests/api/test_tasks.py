@@ -58,7 +58,9 @@ def test_the_list_is_newest_first_filtered_and_paged(api):
     assert listed() == newest
     assert set(listed(queue="a")) == set(ids[1::2])
     assert listed(status="cancelled") == [ids[3]]
-    assert listed(task_type="echo", queue="a", status="queued", limit=10) == [i for i in newest if i in ids[1::2] and i != ids[3]]
+    assert listed(task_type="echo", queue="a", status="queued", limit=10) == [
+        i for i in newest if i in ids[1::2] and i != ids[3]
+    ]
     assert listed(task_type="other") == []
     seen, cursor = [], None
     while True:

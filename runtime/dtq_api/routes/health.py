@@ -43,7 +43,7 @@ async def health(request: Request) -> Response:
     },
 )
 async def ready(request: Request) -> Response:
-    """Redis answers, and the queues that live workers serve have their consumer group. Queues without workers do not count."""
+    """Redis answers, and where live workers have work there is a consumer group. Queues without workers do not count."""
     services = services_of(request)
     try:
         await services.store.ping()
@@ -67,16 +67,17 @@ async def metrics(services: Reading) -> Response:
 
 
 async def _queues_without_group(services: Services) -> list[str]:
-    """Queues of live workers with a stream that lacks the group; a stream that does not exist yet lacks nothing."""
+    """Queues of live workers with entries on a stream that lacks the group. An empty stream gets it with its first entry."""
     workers = await services.inspector.workers()
     served = sorted({q for w in workers if w.status in ("ready", "busy") for q in w.queues})[:MAX_QUEUES_LOOKED_AT]
     keys = services.store.keys
     streams = [(queue, keys.stream(queue, band)) for queue in served for band in BANDS]
-    found = await services.store.read(*(("XINFO", "GROUPS", stream) for _, stream in streams))
+    commands = [command for _, name in streams for command in (("XLEN", name), ("XINFO", "GROUPS", name))]
+    found = await services.store.read(*commands)
     missing = {
         queue
-        for (queue, _), groups in zip(streams, found, strict=True)
-        if isinstance(groups, list) and not any(_name(group) == GROUP for group in groups)
+        for (queue, _), length, groups in zip(streams, found[::2], found[1::2], strict=True)
+        if length and isinstance(groups, list) and not any(_name(group) == GROUP for group in groups)
     }
     return sorted(missing)
 

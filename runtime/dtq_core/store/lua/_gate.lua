@@ -6,7 +6,7 @@ local tasks, ended, problems, deferred = {}, {}, {}, 0
 local cancelled_any = call('SCARD', CANCELLED) > 0
 
 -- An entry nobody can handle becomes a dead letter made by hand, so that its neighbours run and nothing is lost.
-local function quarantine(queue, band, stream, id, fields, why)
+local function quarantine(queue, band, stream, id, fields, why, reclaimed)
   local task_id = value_of(fields, 'task_id') or ''
   local known = #task_id == 32 and not find(task_id, '[^0-9a-f]')
   local t = { id = task_id, queue = queue, type = value_of(fields, 'task_type') or '', key = value_of(fields, 'idempotency_key') or '',
@@ -20,7 +20,8 @@ local function quarantine(queue, band, stream, id, fields, why)
     if type(status) == 'string' then
       call('HSET', TASK .. task_id, 'status', 'dead_lettered', 'finished_at', NOW_MS, 'error_class', t.error_class, 'error_message', t.error)
     end
-    bump(queue, LIVE[status] and status or 'queued', -1)
+    -- Without a record nobody knows; an entry that was held most likely ran.
+    bump(queue, LIVE[status] and status or reclaimed and 'running' or 'queued', -1)
     bump(queue, 'dead_lettered', 1)
     publish('TASK_DEAD_LETTERED', task_id, queue, t.type, t.attempt, WORKER)
   end
@@ -83,11 +84,11 @@ end
 
 local function take(queue, band, stream, id, fields, reclaimed)
   local task_id = fields[1] == 'task_id' and fields[2] or value_of(fields, 'task_id')
-  if not task_id or task_id == '' then return quarantine(queue, band, stream, id, fields, 'the entry names no task') end
+  if not task_id or task_id == '' then return quarantine(queue, band, stream, id, fields, 'the entry names no task', reclaimed) end
   local key = TASK .. task_id
   local r = call('HMGET', key, 'status', 'entry_id', 'fence', 'attempt', 'expires_at', 'created_at')
   local status = r[1]
-  if not status then return quarantine(queue, band, stream, id, fields, 'the task has no record') end
+  if not status then return quarantine(queue, band, stream, id, fields, 'the task has no record', reclaimed) end
   if TERMINAL[status] or r[2] ~= id then
     if not TERMINAL[status] then
       publish('TASK_DUPLICATE_ABSORBED', task_id, queue, value_of(fields, 'task_type') or '', tonumber(r[4]) or 0, WORKER)
@@ -98,7 +99,7 @@ local function take(queue, band, stream, id, fields, reclaimed)
   end
   local fence, attempt, max = tonumber(r[3]), tonumber(r[4]), tonumber(fields[12])
   if not (fence and attempt and max and fields[6] and fields[8] and fields[16] and fields[18]) then
-    return quarantine(queue, band, stream, id, fields, 'the record or the entry cannot be read')
+    return quarantine(queue, band, stream, id, fields, 'the record or the entry cannot be read', reclaimed)
   end
   local t = { id = task_id, queue = queue, type = fields[6], payload = fields[8], attempt = attempt, max_attempts = fields[12],
     priority = band, timeout_ms = fields[16], key = fields[18], from = status, worker = WORKER }
@@ -145,7 +146,7 @@ local function deliver(queue, band, stream, id, fields, reclaimed)
     flush()
     error(err)
   end
-  quarantine(queue, band, stream, id, fields, text)
+  quarantine(queue, band, stream, id, fields, text, reclaimed)
 end
 
 local function answer(more, paused)

@@ -59,6 +59,14 @@ local function bump(queue, field, n)
   end
   q[field] = (q[field] or 0) + n
 end
+-- Scripts do not roll back, so a ledger that cannot be written must show before the first write.
+local sound_queues = {}
+local function sound(queue)
+  if not sound_queues[queue] then
+    call('HLEN', P .. ':ledger:' .. queue)
+    sound_queues[queue] = true
+  end
+end
 local function flush()
   for queue, fields in pairs(bumps) do
     for field, n in pairs(fields) do

@@ -20,6 +20,7 @@ local function cancel(id)
   call('ZSCORE', CLAIMED, id)
   local stream = status == 'queued' and stream_of(queue, r[6])
   if stream then call('XLEN', stream) end
+  sound(queue)
   finish({ id = id, queue = queue, type = r[3] or '', attempt = r[4] or '0', key = r[5] or '', from = status }, 'cancelled')
   call('ZREM', SCHEDULE, id)
   call('ZREM', CLAIMED, id)

@@ -6,7 +6,10 @@
 local function discard(i)
   local id, letter, queue, metadata = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
   local status = call('HGET', TASK .. id, 'status')
-  if queue ~= '' then call('ZSCORE', P .. ':queue:' .. queue .. ':dead', id) end
+  if queue ~= '' then
+    call('ZSCORE', P .. ':queue:' .. queue .. ':dead', id)
+    sound(queue)
+  end
   if call('XDEL', KEYS[1], letter) == 0 then return 'CHANGED' end
   if status == 'dead_lettered' then
     call('HSET', TASK .. id, 'discarded', '1', 'metadata', metadata)

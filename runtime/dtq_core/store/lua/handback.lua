@@ -9,6 +9,7 @@ local function hand_back(i)
   local key, stream = TASK .. id, stream_of(queue, band)
   local r = call('HMGET', key, 'fence', 'status', 'attempt', 'task_type', 'payload', 'max_attempts', 'timeout_ms', 'idempotency_key', 'cancel_requested')
   if r[1] ~= fence or r[2] ~= 'running' then return 'LOST' end
+  sound(queue)
   if r[9] == '1' then
     finish({ id = id, queue = queue, type = r[4], attempt = r[3], key = r[8] or '', from = 'running', worker = ARGV[7] }, 'cancelled')
     drop(stream, entry)

@@ -4,6 +4,7 @@
 -- Returns: {id to go on from ("" = the end), matched, changed, up to 10 task ids}
 -- Publishes: TASK_CANCELLED
 local matched, changed, sample, last = 0, 0, {}, ''
+sound(ARGV[7])
 local entries = call('XRANGE', KEYS[1], ARGV[8], '+', 'COUNT', ARGV[9])
 for _, entry in ipairs(entries) do
   local id, f = entry[1], entry[2]

@@ -16,6 +16,7 @@ local function release(id)
     if not status then problems[#problems + 1] = id .. ': scheduled, but it has no record' end
     return
   end
+  sound(queue)
   local t = { id = id, queue = queue, type = r[3], attempt = r[5], key = r[9] or '', from = status }
   local expires = tonumber(r[10] or '') or 0
   if status == 'pending' and expires > 0 and expires <= NOW then

@@ -13,7 +13,7 @@ local function revive(i)
   local there = letter ~= '' and #call('XRANGE', KEYS[1], letter, letter) > 0
   if not there and (letter ~= '' or not r[1]) then return r[1] and 'CHANGED' or 'GONE' end
   call('ZCARD', P .. ':queue:' .. queue .. ':dead')
-  call('HGET', P .. ':ledger:' .. queue, 'queued')
+  sound(queue)
   local stream = stream_of(queue, ARGV[i + 8])
   local entry = call('XADD', stream, '*', 'task_id', id, 'queue', queue, 'task_type', ARGV[i + 5], 'payload', ARGV[i + 6], 'attempt', '1',
     'max_attempts', ARGV[i + 7], 'priority', ARGV[i + 8], 'timeout_ms', ARGV[i + 9], 'idempotency_key', ARGV[i + 10])

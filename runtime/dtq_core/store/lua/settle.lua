@@ -17,6 +17,7 @@ local function settle(i)
   local stream = stream_of(queue, band)
   local t = { id = id, queue = queue, type = ARGV[i + 6], attempt = ARGV[i + 7], key = ARGV[i + 8], from = r[2], worker = ARGV[7] }
   call('XLEN', stream)
+  sound(queue)
   if status == 'succeeded' then
     finish(t, status, 'duration_ms', ARGV[i + 9])
     if ARGV[i + 10] ~= '' then call('SET', P .. ':result:' .. id, ARGV[i + 10], 'EX', ARGV[8]) end

@@ -27,6 +27,8 @@ local function submit(i)
   local c = call('HMGET', ledger, 'queued', 'running', 'pending', 'retrying', 'submitted')
   local policy = call('HMGET', P .. ':queue:' .. queue .. ':policy', 'max_depth', 'max_payload_bytes', 'max_attempts', 'default_priority',
     'default_timeout_ms', 'idem_ttl_s')
+  -- This very submission was written before and its answer was lost.
+  if call('EXISTS', TASK .. id) == 1 then return { 'OK', id, call('HGET', TASK .. id, 'status') } end
   if key ~= '' then
     local earlier = earlier_task(id, queue, key)
     if earlier then return earlier end
@@ -45,7 +47,6 @@ local function submit(i)
   local depth = queued + tonumber(c[2] or 0)
   if delay <= 0 and depth >= tonumber(policy[1] or MAX_DEPTH) then return { 'FULL', id, int(depth) } end
   if delay > 0 and pending + tonumber(c[4] or 0) >= MAX_SCHEDULED then return { 'SCHEDULE_FULL', id, '' } end
-  if call('EXISTS', TASK .. id) == 1 then return { 'OK', id, call('HGET', TASK .. id, 'status') } end
 
   attempts = attempts ~= '0' and attempts or policy[3] or ARGV[12]
   priority = priority ~= '-1' and priority or policy[4] or '5'

@@ -4,6 +4,7 @@
 -- Returns: 1 if the queue was forgotten, else 0
 -- Publishes: nothing
 local queue = ARGV[7]
+if call('SISMEMBER', KEYS[2], queue) == 0 then return 0 end
 local index = P .. ':queue:' .. queue .. ':dead'
 local oldest = call('XRANGE', DEAD, '-', '+', 'COUNT', 1)[1]
 if oldest then
