@@ -1,14 +1,15 @@
 """The bare loops: the least that a durable queue on a stream has to do, written by hand with the same client library.
 
 A worker finishes its last batch (state and result written, entry acknowledged and deleted) and reads the next in one
-script: one round trip per batch. It keeps state and results and survives a kill, and that is all: no attempts, retries,
-priorities, events, counters, fences. The gap to it is the price of the rest. `python -m benchmarks.bare` is the worker,
-a process of its own as DTQ's is.
+script: one round trip per batch, whose tasks run side by side as in any asyncio worker. It keeps state and results and
+survives a kill, and that is all: no attempts, retries, priorities, events, counters, fences. The gap to it is the price
+of the rest. `python -m benchmarks.bare` is the worker, a process of its own as DTQ's is.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable
@@ -129,8 +130,9 @@ async def work(url: str, batch: int, handler: Callable[[dict[str, Any]], Awaitab
         finished = []
         if not reply:
             reply = await cast(Any, connection).execute_command("XREADGROUP", *blocking)
-        for entry_id, fields in reply[0][1] if reply else ():
-            result = await handler(json.loads(fields[3]))
+        entries = reply[0][1] if reply else ()
+        results = await asyncio.gather(*(handler(json.loads(fields[3])) for _, fields in entries))
+        for (entry_id, fields), result in zip(entries, results, strict=True):
             finished += (entry_id, fields[1], json.dumps(result))
 
 

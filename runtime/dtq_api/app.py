@@ -136,7 +136,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         logger.warning("DTQ_API_KEY is not set: everybody who reaches this port may cancel, purge and pause")
     app.state.loops = [loop.create_task(services.feed.run(), name="event feed")]
     try:
-        with farewell.on_signals(loop, services.feed.close):
+        with farewell.on_signals(loop, services.feed.farewell):
             yield
     finally:
         services.feed.close()

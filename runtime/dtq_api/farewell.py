@@ -10,18 +10,22 @@ import asyncio
 import contextlib
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from types import FrameType
 
 from uvicorn import Server
 
 STOP_S = 5
 """How long the server waits for requests and sockets, unless it was told otherwise."""
+GOODBYE_S = 1.0
+"""How long the readers may take to hear that the service stops."""
+
+Goodbye = Callable[[], Awaitable[None]]
 
 
 @contextlib.contextmanager
-def on_signals(loop: asyncio.AbstractEventLoop, goodbye: Callable[[], None]) -> Iterator[None]:
-    """Call `goodbye` on the loop when the server is told to stop, then let the server have its signal."""
+def on_signals(loop: asyncio.AbstractEventLoop, goodbye: Goodbye) -> Iterator[None]:
+    """When the server is told to stop, do `goodbye` first and then let it have its signal; a second signal comes at once."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -32,7 +36,7 @@ def on_signals(loop: asyncio.AbstractEventLoop, goodbye: Callable[[], None]) -> 
             if server.config.timeout_graceful_shutdown is None:
                 server.config.timeout_graceful_shutdown = STOP_S
             replaced.append((signum, server))
-            signal.signal(signum, _both(loop, goodbye, server))
+            signal.signal(signum, _Handler(loop, goodbye, server))
     try:
         yield
     finally:
@@ -40,12 +44,32 @@ def on_signals(loop: asyncio.AbstractEventLoop, goodbye: Callable[[], None]) -> 
             signal.signal(signum, server.handle_exit)
 
 
-def _both(
-    loop: asyncio.AbstractEventLoop, goodbye: Callable[[], None], server: Server
-) -> Callable[[int, FrameType | None], None]:
-    def handle(signum: int, frame: FrameType | None) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has ended already
-            loop.call_soon_threadsafe(goodbye)
-        server.handle_exit(signum, frame)
+class _Handler:
+    """Takes the place of the server's own signal handler."""
 
-    return handle
+    def __init__(self, loop: asyncio.AbstractEventLoop, goodbye: Goodbye, server: Server) -> None:
+        self._loop = loop
+        self._goodbye = goodbye
+        self._server = server
+        self._leaving: asyncio.Task[None] | None = None
+
+    def __call__(self, signum: int, frame: FrameType | None) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._take, signum)
+        except RuntimeError:  # the loop has ended already
+            self._server.handle_exit(signum, frame)
+
+    def _take(self, signum: int) -> None:
+        if self._leaving is None:
+            self._leaving = self._loop.create_task(self._leave(signum))
+        else:
+            self._server.handle_exit(signum, None)
+
+    async def _leave(self, signum: int) -> None:
+        try:
+            async with asyncio.timeout(GOODBYE_S):
+                await self._goodbye()
+        except TimeoutError:
+            pass
+        finally:
+            self._server.handle_exit(signum, None)

@@ -129,6 +129,8 @@ class Feed:
         self._waiters: dict[str, set[asyncio.Event]] = {}
         self._wanted = asyncio.Event()
         self._ready = asyncio.Event()
+        self._empty = asyncio.Event()
+        self._empty.set()
         self._closing = False
 
     @property
@@ -151,12 +153,15 @@ class Feed:
         if self._closing:
             reader.ended.set()
         self._readers.add(reader)
+        self._empty.clear()
         self._wanted.set()
         try:
             await self._subscribed()
             yield reader
         finally:
             self._readers.discard(reader)
+            if not self._readers:
+                self._empty.set()
             self._rest()
 
     @contextlib.asynccontextmanager
@@ -176,6 +181,11 @@ class Feed:
             if not waiters:
                 del self._waiters[task_id]
             self._rest()
+
+    async def farewell(self) -> None:
+        """Send everybody home, and wait until the last reader has gone."""
+        self.close()
+        await self._empty.wait()
 
     def close(self) -> None:
         """Send every reader and waiter home."""

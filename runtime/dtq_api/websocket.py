@@ -20,7 +20,7 @@ from dtq_core.errors import DtqError
 
 GOING_AWAY = 1001
 TRY_AGAIN_LATER = 1013
-GOODBYE_S = 1.0
+GOODBYE_S = 0.5
 """How long the farewell may take; a reader that does not read cannot be told."""
 
 

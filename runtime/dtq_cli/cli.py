@@ -107,6 +107,12 @@ def _add_tasks(commands: _Commands[Parser], leaf: _Leaf) -> None:
     submit.add_argument("--max-attempts", type=whole, metavar="N", help="how often it may be started (default 5)")
     submit.add_argument("--priority", type=whole, metavar="P", help="0 to 9, higher first, strictly (default 5)")
     submit.add_argument("--timeout-ms", type=whole, metavar="MS", help="how long one attempt may take")
+    submit.add_argument(
+        "-q",
+        "--quiet",
+        action="store_true",
+        help="print the task id and nothing else; where stdout is no terminal, a document is printed otherwise",
+    )
     submit.add_argument("--delay-seconds", type=seconds, metavar="S", help="not before so many seconds from now")
     submit.add_argument(
         "--metadata", metavar="JSON", help='a JSON object kept with the task; {"ttl_seconds": 60} lets it expire'

@@ -237,11 +237,11 @@ class _Audit:
     # -- the sums
 
     async def _compare_counts(self) -> None:
-        wrong: dict[str, Finding] = {}
+        wrong: dict[tuple[str, str | None], Finding] = {}
         for look in range(_LOOKS):
             if look:
                 await asyncio.sleep(_LOOK_AGAIN_S)
-            found = {f.message.partition(":")[0]: f for f in await self._counts()}
+            found = {(f.kind, f.queue): f for f in await self._counts()}
             wrong = found if not look else {k: f for k, f in found.items() if k in wrong}
             if not wrong:
                 return
@@ -273,7 +273,7 @@ class _Audit:
             found.append(
                 Finding(
                     "schedule",
-                    f"schedule: the ledgers say {by_ledgers} tasks, the schedule and the claims hold {by_sets}",
+                    f"the ledgers say {by_ledgers} tasks, the schedule and the claims hold {by_sets}",
                 )
             )
         return found

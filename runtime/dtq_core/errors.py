@@ -144,6 +144,12 @@ class InvalidConfig(DtqError):
     code = "INVALID_CONFIG"
 
 
+class HookFailed(DtqError):
+    """A start-up function of the task modules raised; the worker took no work. The message names the function."""
+
+    code = "STARTUP_HOOK_FAILED"
+
+
 class EngineMissing(DtqError):
     """No server to start: neither the embedded engine nor a valkey-server or redis-server on PATH."""
 
@@ -179,6 +185,7 @@ STATUS_OF_CODE: dict[str, tuple[int, int]] = {
     "REDIS_FULL": (503, 1),
     "STORE_ERROR": (500, 1),
     "INVALID_CONFIG": (500, 2),
+    "STARTUP_HOOK_FAILED": (500, 1),
     "ENGINE_MISSING": (500, 1),
     "ALREADY_RUNNING": (409, 1),
 }

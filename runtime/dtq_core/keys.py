@@ -44,7 +44,7 @@ AUDIT_MAXLEN = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Names under one prefix. The scripts build the same names (lua/prelude.lua)."""
+    """Names under one prefix. The scripts build the same names (lua/_prelude.lua)."""
 
     prefix: str = "dtq"
 

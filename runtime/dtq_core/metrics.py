@@ -47,7 +47,7 @@ class Metrics:
     """Every counter and histogram of one process, in a registry of its own."""
 
     def __init__(self) -> None:
-        disable_created_metrics()
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self._gauges: list[QueueGauges] = []
         counter, histogram = self._counter, self._histogram

@@ -13,15 +13,17 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Sequence
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
 from dtq_core import log
 from dtq_core.config import Settings
-from dtq_core.errors import DtqError, InvalidConfig
+from dtq_core.errors import DtqError, HookFailed, InvalidConfig
 from dtq_core.periodic import every, supervised
+from dtq_core.retry import describe
 from dtq_core.store import Store, SyncStore
 from dtq_core.task import QUEUE_NAME
 from dtq_scheduler.scheduler import Scheduler
@@ -59,6 +61,8 @@ class Worker:
 
     async def run(self) -> int:
         """Work until `stop_asked`, then drain. Returns the exit status."""
+        state = SimpleNamespace()
+        await self._start_up(state)
         await self._register()
         log.set_worker_id(self.worker_id)
         loop = asyncio.get_running_loop()
@@ -66,7 +70,7 @@ class Worker:
         poller = Poller(self.store, self.worker_id, self.queues, self.inflight, self.settler, executor, report.ended)
         reaper = Reaper(self.store, self.worker_id, self.queues, self.inflight, poller)
         keeper = LeaseKeeper(self._leases, self.worker_id, self.queues, executor, self.settler.counters, loop)
-        await self._hooks(self.registry.startup, executor)
+        executor.state = state
         logger.info(
             "worker %s: queues %s, concurrency %d, task types %s",
             self.worker_id, ", ".join(self.queues), self.inflight.concurrency, ", ".join(sorted(self.registry.handlers)),
@@ -90,7 +94,7 @@ class Worker:
             for task in loops:
                 task.cancel()
             await asyncio.gather(*loops, return_exceptions=True)
-            await self._hooks(reversed(self.registry.shutdown), executor)
+            await self._shut_down(state)
             keeper.stop()
             await asyncio.to_thread(keeper.join, 2.0)
             await self._sign_off()
@@ -152,11 +156,22 @@ class Worker:
         async for _ in self.store.subscribe(self.store.keys.nudge(self.worker_id)):
             keeper.nudge()
 
-    async def _hooks(self, hooks: Iterable[Hook], executor: Executor) -> None:
-        for hook in hooks:
-            done = hook(executor.state)
-            if inspect.isawaitable(done):
-                await done
+    async def _start_up(self, state: SimpleNamespace) -> None:
+        """The authors' start-up functions, before anybody hears of this worker. Raises HookFailed."""
+        for hook in self.registry.startup:
+            try:
+                await _call(hook, state)
+            except Exception as exc:
+                logger.exception("the start-up function %s failed", _name_of(hook))
+                kind, text = describe(exc)
+                raise HookFailed(f"the start-up function {_name_of(hook)} failed: {kind}: {text}") from None
+
+    async def _shut_down(self, state: SimpleNamespace) -> None:
+        for hook in reversed(self.registry.shutdown):
+            try:
+                await _call(hook, state)
+            except Exception:
+                logger.exception("the shutdown function %s failed", _name_of(hook))
 
     async def _mark(self, status: str) -> None:
         """Say in Redis what we are doing. From `draining` on no fetch starts anything for us, even one under way."""
@@ -178,6 +193,16 @@ class Worker:
                 await step
         except (DtqError, TimeoutError) as exc:
             logger.warning("while stopping: %s", exc)
+
+
+async def _call(hook: Hook, state: SimpleNamespace) -> None:
+    done = hook(state)
+    if inspect.isawaitable(done):
+        await done
+
+
+def _name_of(hook: Hook) -> str:
+    return f"{getattr(hook, '__module__', '?')}.{getattr(hook, '__qualname__', hook)}"
 
 
 def new_worker_id() -> str:

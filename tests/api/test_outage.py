@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import time
@@ -11,6 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from api.service import check_error, sample
 from support.eventually import eventually
+
+from dtq_core.log import RateLimited
 
 NOBODY = "f" * 32
 
@@ -132,7 +135,8 @@ def test_a_feed_that_falls_silent_is_noticed(make_api, own_engine, monkeypatch):
             os.kill(pid, signal.SIGCONT)
 
 
-def test_an_outage_fills_no_log(make_api, own_engine, caplog):
+def test_an_outage_fills_no_log(make_api, own_engine, caplog, monkeypatch):
+    monkeypatch.setattr("dtq_core.periodic._limited", RateLimited(logging.getLogger("dtq.loops")))
     api = make_api(own_engine)
     with api.socket():
         own_engine.stop(hard=True)

@@ -68,7 +68,7 @@ class Cli:
         return done.err
 
     def submit(self, task_type: str = "echo_task", payload: str = "{}", *more: str) -> str:
-        return self.ok("submit", "--type", task_type, "--payload", payload, *more).strip()
+        return self.ok("submit", "-q", "--type", task_type, "--payload", payload, *more).strip()
 
     def wait(self, task_id: str, status: str) -> dict[str, Any]:
         """The document of the task once it has `status`."""

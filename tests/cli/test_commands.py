@@ -40,8 +40,15 @@ def test_submit_with_every_option(cli: Cli, engine: Server) -> None:
     assert engine.redis.xlen("dtq:stream:orders:p8") == 1
 
 
-def test_submit_prints_the_id_and_nothing_else(cli: Cli, engine: Server) -> None:
-    out = cli.ok("submit", "--type", "demo")
+def test_submit_to_a_program_is_a_document(cli: Cli, engine: Server) -> None:
+    document = json.loads(cli.ok("submit", "--type", "demo"))
+    assert set(document) == {"task_id", "status", "duplicate"} and engine.redis.exists(
+        f"dtq:task:{document['task_id']}"
+    )
+
+
+def test_quiet_submit_prints_the_id_and_nothing_else(cli: Cli, engine: Server) -> None:
+    out = cli.ok("submit", "-q", "--type", "demo")
     assert engine.redis.exists(f"dtq:task:{out.strip()}") and out.count("\n") == 1
 
 
@@ -55,7 +62,7 @@ def test_delay(cli: Cli, engine: Server) -> None:
 def test_payload_from_a_file_and_from_stdin(cli: Cli) -> None:
     (cli.folder / "p.json").write_text('{"from": "file"}')
     assert cli.json("get", cli.submit("demo", "@p.json"))["payload"] == {"from": "file"}
-    task_id = cli.ok("submit", "--type", "demo", "--payload", "-", stdin='{"from": "stdin"}').strip()
+    task_id = cli.ok("submit", "-q", "--type", "demo", "--payload", "-", stdin='{"from": "stdin"}').strip()
     assert cli.json("get", task_id)["payload"] == {"from": "stdin"}
 
 
@@ -127,7 +134,7 @@ def test_a_taken_key(cli: Cli) -> None:
     err = cli.refused("IDEMPOTENCY_IN_PROGRESS", "submit", "--type", "demo", "--idempotency-key", "k")
     assert f"(dtq get {task_id})" in err
     cli.ok("cancel", task_id)
-    again = cli("submit", "--type", "demo", "--idempotency-key", "k")
+    again = cli("submit", "-q", "--type", "demo", "--idempotency-key", "k")
     assert again.out.strip() == task_id and "earlier task, cancelled" in again.err
     assert cli.json("submit", "--type", "demo", "--idempotency-key", "k")["duplicate"] is True
 

@@ -83,7 +83,7 @@ class Up:
         return json.loads(self.dtq(*args, "--json"))
 
     def submit(self, task_type: str, payload: str = "{}", *more: str) -> str:
-        return self.dtq("submit", "--type", task_type, "--payload", payload, *more).strip()
+        return self.dtq("submit", "-q", "--type", task_type, "--payload", payload, *more).strip()
 
     def wait_for(self, task_id: str, status: str) -> dict[str, Any]:
         def there() -> dict[str, Any] | None:

@@ -42,7 +42,8 @@ def submit(args: argparse.Namespace) -> int:
         return await session.client.submit(raw)
 
     done = run(args, send)
-    if wants_json(args):
+    if wants_json(args) or not (args.quiet or sys.stdout.isatty()):
+        # Read by a program: the document, so that a repeat of the same key is told from a new task.
         output.document({"task_id": done.task_id, "status": done.status, "duplicate": done.duplicate})
     else:
         print(done.task_id)

@@ -39,7 +39,7 @@ local function start(t, stream, id, key, fence, created, lost)
   local attempt = t.attempt + 1
   if lost then
     call('HSET', key, 'history', remember(key, '{"attempt":' .. t.attempt .. ',"started_at":' .. (lost[3] or '0')
-      .. ',"worker_id":' .. quote(lost[1] or '') .. ',"error_class":"WorkerLost"}'))
+      .. ',"worker_id":' .. quote(lost[1] or '') .. ',"error_class":"WorkerLost","error_message":"the worker fell silent"}'))
     bump(t.queue, 'redelivered', 1)
   end
   t.attempt = int(attempt)

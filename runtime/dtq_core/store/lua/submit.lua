@@ -26,7 +26,7 @@ local function submit(i)
   local ledger = P .. ':ledger:' .. queue
   local c = call('HMGET', ledger, 'queued', 'running', 'pending', 'retrying', 'submitted')
   local policy = call('HMGET', P .. ':queue:' .. queue .. ':policy', 'max_depth', 'max_payload_bytes', 'max_attempts', 'default_priority',
-    'default_timeout_ms', 'idem_ttl_s')
+    'default_timeout_ms')
   -- This very submission was written before and its answer was lost.
   if call('EXISTS', TASK .. id) == 1 then return { 'OK', id, call('HGET', TASK .. id, 'status') } end
   if key ~= '' then
