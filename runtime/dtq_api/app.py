@@ -20,6 +20,7 @@ from dtq_api.access import Access, KeySettings
 from dtq_api.dependencies import Services
 from dtq_api.feed import Feed
 from dtq_api.gate import BodyLimits, Gate
+from dtq_api.pacing import Turns
 from dtq_api.prompt_store import PromptStore
 from dtq_api.routes import dead_letters, events, health, queues, tasks, workers
 from dtq_api.sharing import share_between_processes
@@ -83,7 +84,7 @@ def _make(settings: Settings) -> FastAPI:
         app.include_router(module.router)
     for path in dict.fromkeys((settings.ws_path, "/ws")):
         app.add_api_websocket_route(path, websocket_events)
-    app.add_middleware(Gate, limits=BodyLimits.of(settings.max_payload_bytes))
+    app.add_middleware(Gate, limits=BodyLimits.of(settings.max_payload_bytes), turns=services.turns)
     return app
 
 
@@ -110,6 +111,7 @@ def _services(settings: Settings) -> Services:
         inspector=inspector,
         access=access,
         feed=Feed(store),
+        turns=Turns(),
         metrics=metrics,
         labels=labels,
         numbers=numbers,

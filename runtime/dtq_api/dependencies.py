@@ -12,6 +12,7 @@ from fastapi.security import APIKeyHeader
 from dtq_api.access import Access, Right
 from dtq_api.errors import request_id_of
 from dtq_api.feed import Feed
+from dtq_api.pacing import Turns
 from dtq_api.prompt_store import PromptStore
 from dtq_core.client import Client
 from dtq_core.config import Settings
@@ -41,6 +42,7 @@ class Services:
     inspector: Inspector
     access: Access
     feed: Feed
+    turns: Turns
     metrics: Metrics
     labels: Labels
     numbers: Numbers

@@ -25,6 +25,8 @@ from dtq_core.task import QUEUE_NAME, TASK_ID
 
 BUFFER = 1000
 """Events kept for one reader (contract §7)."""
+BREATH = 16
+"""Messages that are read from the subscription before others have their turn on the loop."""
 READY_S = 2.0
 """How long a new reader waits for the subscription before it is let in without."""
 
@@ -57,7 +59,7 @@ class Filter:
 
 
 class Reader:
-    """One reader's buffer. The feed offers and never waits; the reader takes `next` until `ended`."""
+    """One reader's buffer. The feed offers and never waits; the reader takes until `ended`."""
 
     def __init__(self, wanted: Filter, size: int = BUFFER) -> None:
         self.wanted = wanted
@@ -98,19 +100,29 @@ class Reader:
         self._interrupted = True
         self._stirred.set()
 
-    async def next(self) -> str:
-        """The next message, as soon as there is one. A gap is told before what comes behind it."""
-        while True:
-            if self._interrupted:
-                self._interrupted = False
-                return _notice({"reason": "feed_interrupted", "dropped": None})
-            if self._dropped:
-                dropped, self._dropped = self._dropped, 0
-                return _notice({"reason": "slow_reader", "dropped": dropped})
-            if self._ordinary or self._terminal:
-                return self._oldest()
+    async def filled(self) -> int:
+        """Wait until there is something to take; how many messages there are."""
+        while not (self._ordinary or self._terminal or self._dropped or self._interrupted):
             self._stirred.clear()
             await self._stirred.wait()
+        return len(self) + 1
+
+    def take(self) -> str | None:
+        """The next message, if there is one. A gap is told before what comes behind it."""
+        if self._interrupted:
+            self._interrupted = False
+            return _notice({"reason": "feed_interrupted", "dropped": None})
+        if self._dropped:
+            dropped, self._dropped = self._dropped, 0
+            return _notice({"reason": "slow_reader", "dropped": dropped})
+        return self._oldest() if self._ordinary or self._terminal else None
+
+    async def next(self) -> str:
+        """The next message, as soon as there is one."""
+        while True:
+            await self.filled()
+            if (text := self.take()) is not None:
+                return text
 
     def _oldest(self) -> str:
         ordinary, terminal = self._ordinary, self._terminal
@@ -197,6 +209,7 @@ class Feed:
                 stirred.set()
 
     async def _listen(self) -> None:
+        handed_on = 0
         while True:
             await self._wanted.wait()
             try:
@@ -206,6 +219,9 @@ class Feed:
                             self._ready.clear()
                             break
                         self._hand_on(text)
+                        handed_on += 1
+                        if handed_on % BREATH == 0:
+                            await asyncio.sleep(0)
             except BaseException:
                 self._ready.clear()
                 for reader in self._readers:

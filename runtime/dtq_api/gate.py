@@ -17,6 +17,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dtq_api.errors import BodyTooLarge, Forbidden, SlowRequest, error_response, internal_error
+from dtq_api.pacing import Turns
 
 logger = logging.getLogger("dtq.api")
 
@@ -64,9 +65,10 @@ class BodyLimits:
 class Gate:
     """ASGI middleware around everything else."""
 
-    def __init__(self, app: ASGIApp, limits: BodyLimits) -> None:
+    def __init__(self, app: ASGIApp, limits: BodyLimits, turns: Turns) -> None:
         self.app = app
         self.limits = limits
+        self.turns = turns
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -86,6 +88,7 @@ class Gate:
                 message["headers"] = [*message.get("headers", ()), *_HEADERS, (b"x-request-id", request_id.encode())]
             await send(message)
 
+        self.turns.requests += 1
         try:
             if scope["method"] not in _SAFE_METHODS:
                 if is_foreign(headers):
@@ -101,6 +104,7 @@ class Gate:
                 raise
             await internal_error(request_id)(scope, receive, answer)
         finally:
+            self.turns.requests -= 1
             if logger.isEnabledFor(logging.DEBUG):
                 took_ms = (time.monotonic() - began) * 1000
                 logger.debug(

@@ -16,6 +16,7 @@ from dtq_api.dependencies import Services, api_key
 from dtq_api.errors import Forbidden, error_response
 from dtq_api.feed import Filter, Reader
 from dtq_api.gate import is_foreign, telling_headers
+from dtq_api.pacing import Turns
 from dtq_core.errors import DtqError
 
 GOING_AWAY = 1001
@@ -37,7 +38,7 @@ async def events(websocket: WebSocket) -> None:
             await websocket.accept()
         except (OSError, WebSocketDisconnect):
             return
-        if not await _serve(websocket, reader):
+        if not await _serve(websocket, reader, services.turns):
             code = TRY_AGAIN_LATER if reader.overrun else GOING_AWAY
             reason = "too slow" if reader.overrun else "the service stops"
             with contextlib.suppress(TimeoutError, OSError, WebSocketDisconnect, RuntimeError):
@@ -54,10 +55,10 @@ def _admit(websocket: WebSocket, services: Services) -> Filter:
     return Filter.make(query.getlist("queue"), query.getlist("type"), query.getlist("task_id"))
 
 
-async def _serve(websocket: WebSocket, reader: Reader) -> bool:
+async def _serve(websocket: WebSocket, reader: Reader, turns: Turns) -> bool:
     """Send until something ends it; True if that was the client."""
     loop = asyncio.get_running_loop()
-    sending = loop.create_task(_send(websocket, reader))
+    sending = loop.create_task(_send(websocket, reader, turns))
     listening = loop.create_task(_until_gone(websocket))
     ended = loop.create_task(reader.ended.wait())
     tasks = (sending, listening, ended)
@@ -70,10 +71,14 @@ async def _serve(websocket: WebSocket, reader: Reader) -> bool:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _send(websocket: WebSocket, reader: Reader) -> None:
+async def _send(websocket: WebSocket, reader: Reader, turns: Turns) -> None:
     """For ever; ends with an exception when the client is gone."""
     while True:
-        await websocket.send({"type": "websocket.send", "text": await reader.next()})
+        for _ in range(await turns.take(await reader.filled())):
+            text = reader.take()
+            if text is None:
+                break
+            await websocket.send({"type": "websocket.send", "text": text})
 
 
 async def _until_gone(websocket: WebSocket) -> None:

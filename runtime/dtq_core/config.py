@@ -83,6 +83,10 @@ class Settings(BaseSettings):
         0, ge=0, le=100, description="Replicas that must have a submission before it is answered."
     )
 
+    metrics_host: str = Field("0.0.0.0", description="Address of the metrics of workers and schedulers.")  # noqa: S104
+    metrics_port: int = Field(
+        0, ge=0, le=65535, description="Port where a worker or scheduler serves its own GET /metrics. 0: not at all."
+    )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = Field(
         "INFO", description="Least level that is logged."
     )

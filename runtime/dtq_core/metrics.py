@@ -21,6 +21,7 @@ from prometheus_client import (
     Histogram,
     disable_created_metrics,
     generate_latest,
+    start_http_server,
     values,
 )
 from prometheus_client.core import GaugeMetricFamily
@@ -112,8 +113,9 @@ class Metrics:
         if duration_s is not None:
             self._duration.labels(queue, task_type).observe(max(0.0, duration_s))
 
-    def inflight(self, worker_id: str, tasks: int) -> None:
-        self._inflight.labels(worker_id).set(tasks)
+    def inflight(self, worker_id: str, tasks: Callable[[], int]) -> None:
+        """`tasks()` is asked at every scrape."""
+        self._inflight.labels(worker_id).set_function(tasks)
 
     # -- everybody
 
@@ -147,6 +149,10 @@ class Metrics:
         for gauges in self._gauges:
             registry.register(gauges)
         return generate_latest(registry)
+
+    def serve(self, host: str, port: int) -> None:
+        """Answer GET /metrics in a thread of its own. Raises OSError where the port is taken."""
+        start_http_server(port, host, self.registry)
 
     def _counter(self, name: str, text: str, labels: Sequence[str]) -> Counter:
         return Counter(name, text, labels, registry=self.registry)

@@ -9,12 +9,13 @@ from __future__ import annotations
 import logging
 import secrets
 import time
+from collections.abc import Callable
 
 from dtq_core.config import Settings
 from dtq_core.errors import DtqError
 from dtq_core.log import RateLimited
 from dtq_core.store import Store
-from dtq_core.store.transitions import BATCH
+from dtq_core.store.transitions import BATCH, Ended
 from dtq_scheduler.sweeper import Sweeper
 
 logger = logging.getLogger("dtq.scheduler")
@@ -35,7 +36,9 @@ class Scheduler:
 
     interval_s = FOLLOW_S
 
-    def __init__(self, store: Store, settings: Settings) -> None:
+    def __init__(self, store: Store, settings: Settings, on_ended: Callable[[Ended], None] = lambda task: None) -> None:
+        """`on_ended` hears of every task that a release ends, because its time to live is over."""
+        self._on_ended = on_ended
         self.store = store
         self.settings = settings
         self.token = secrets.token_hex(16)
@@ -56,12 +59,12 @@ class Scheduler:
             released = await self.store.run(self.store.calls.release(due.task_ids))
             for problem in released.problems:
                 _limited.log(logging.ERROR, f"release {problem[:60]}", "cannot be released: %s", problem)
-            for ended in released.ended:
+            for task in released.ended:
+                fields = {"task_id": task.task_id, "task_type": task.task_type, "queue": task.queue}
                 logger.info(
-                    "expired before it was due",
-                    extra={"task_id": ended.task_id, "task_type": ended.task_type, "queue": ended.queue,
-                           "status": ended.status, "event_type": "TASK_EXPIRED"},
-                )  # fmt: skip
+                    "expired before it was due", extra={**fields, "status": task.status, "event_type": "TASK_EXPIRED"}
+                )
+                self._on_ended(task)
         if len(due.task_ids) >= BATCH:
             return 0.0
         await self._keep_house()

@@ -10,6 +10,7 @@ import json
 import logging
 import random
 import time
+from collections.abc import Callable
 from types import SimpleNamespace
 
 from dtq_core.config import Settings
@@ -37,13 +38,20 @@ class Executor:
     """Starts runs and brings each to exactly one decision. Lives on one event loop."""
 
     def __init__(
-        self, settings: Settings, worker_id: str, registry: Registry, inflight: InFlight, settler: Settler
+        self,
+        settings: Settings,
+        worker_id: str,
+        registry: Registry,
+        inflight: InFlight,
+        settler: Settler,
+        on_start: Callable[[Delivery], None] = lambda delivery: None,
     ) -> None:
         self.settings = settings
         self.worker_id = worker_id
         self.registry = registry
         self.inflight = inflight
         self.settler = settler
+        self._on_start = on_start
         self.state = SimpleNamespace()
         self.policy = RetryPolicy.of(settings)
         self._threads = Threads()
@@ -60,6 +68,7 @@ class Executor:
         self.inflight.add(run)
         run.task = asyncio.get_running_loop().create_task(self._execute(run))
         self._work.set()
+        self._on_start(delivery)
         return True
 
     async def _execute(self, run: Run) -> None:

@@ -25,6 +25,7 @@ from dtq_core.errors import DtqError, HookFailed, InvalidConfig
 from dtq_core.periodic import every, supervised
 from dtq_core.retry import describe
 from dtq_core.store import Store, SyncStore
+from dtq_core.store.transitions import Ended
 from dtq_core.task import QUEUE_NAME
 from dtq_scheduler.scheduler import Scheduler
 from dtq_tasks import registry as handlers
@@ -35,7 +36,8 @@ from dtq_worker.inflight import InFlight, Stop
 from dtq_worker.lease import ROW_INTERVALS, LeaseKeeper
 from dtq_worker.poller import LANES, Poller
 from dtq_worker.reaper import Reaper
-from dtq_worker.settler import Settler
+from dtq_worker.settler import Pending, Settler
+from dtq_worker.telemetry import Telemetry
 
 logger = logging.getLogger("dtq.worker")
 
@@ -53,8 +55,10 @@ class Worker:
         self.worker_id = settings.worker_id or new_worker_id()
         self.stop_asked = asyncio.Event()
         self.inflight = InFlight(settings.worker_concurrency)
-        self.settler = Settler(self.inflight, report.settled)
-        self.scheduler = Scheduler(store, settings)
+        self.telemetry = Telemetry(settings)
+        store.counted = self.telemetry.redis
+        self.settler = Settler(self.inflight, self._settled)
+        self.scheduler = Scheduler(store, settings, self.telemetry.ended)
         self._leases = SyncStore.connect(
             settings, reply_timeout_s=min(5.0, max(0.5, settings.visibility_timeout_s / 2))
         )
@@ -65,9 +69,12 @@ class Worker:
         await self._start_up(state)
         await self._register()
         log.set_worker_id(self.worker_id)
+        self.telemetry.serve(self.worker_id, lambda: self.inflight.active)
         loop = asyncio.get_running_loop()
-        executor = Executor(self.settings, self.worker_id, self.registry, self.inflight, self.settler)
-        poller = Poller(self.store, self.worker_id, self.queues, self.inflight, self.settler, executor, report.ended)
+        executor = Executor(
+            self.settings, self.worker_id, self.registry, self.inflight, self.settler, self.telemetry.started
+        )
+        poller = Poller(self.store, self.worker_id, self.queues, self.inflight, self.settler, executor, self._ended)
         reaper = Reaper(self.store, self.worker_id, self.queues, self.inflight, poller)
         keeper = LeaseKeeper(self._leases, self.worker_id, self.queues, executor, self.settler.counters, loop)
         executor.state = state
@@ -155,6 +162,14 @@ class Worker:
         """Listen on our own channel; a nudge makes the lease thread look at the tasks now instead of at the next beat."""
         async for _ in self.store.subscribe(self.store.keys.nudge(self.worker_id)):
             keeper.nudge()
+
+    def _settled(self, pending: Pending, status: str) -> None:
+        report.settled(pending, status)
+        self.telemetry.settled(pending, status)
+
+    def _ended(self, task: Ended) -> None:
+        report.ended(task)
+        self.telemetry.ended(task)
 
     async def _start_up(self, state: SimpleNamespace) -> None:
         """The authors' start-up functions, before anybody hears of this worker. Raises HookFailed."""

@@ -29,6 +29,7 @@ CODES = {
     "REDIS_FULL": (503, 1),
     "STORE_ERROR": (500, 1),
     "INVALID_CONFIG": (500, 2),
+    "STARTUP_HOOK_FAILED": (500, 1),
     "ENGINE_MISSING": (500, 1),
     "ALREADY_RUNNING": (409, 1),
 }

@@ -103,6 +103,9 @@ class Store:
         self.keys = Keys(settings.key_prefix)
         self.calls = Transitions(self.keys, settings, now_ms)
 
+    counted: Callable[[str, str], None] = staticmethod(lambda operation, result: None)
+    """Hears of the requests of the lanes: script, and ok or an error code in lower case."""
+
     @classmethod
     def connect(
         cls, settings: Settings, *, now_ms: Callable[[], int] = lambda: 0, max_connections: int = MAX_CONNECTIONS
@@ -189,6 +192,7 @@ class Lane:
     """
 
     def __init__(self, store: Store) -> None:
+        self._store = store
         self._pool = store.redis.connection_pool
         self._connection: Any = None
         self._known: set[str] = set()
@@ -221,10 +225,15 @@ class Lane:
         except BaseException:
             await self.close()
             raise
-        return [
-            translate(answer) if isinstance(answer, ResponseError) else call.parse(answer)
-            for call, answer in zip(calls, answers, strict=True)
-        ]
+        return [self._read(call, answer) for call, answer in zip(calls, answers, strict=True)]
+
+    def _read(self, call: Call[Any], answer: Any) -> Any:
+        if isinstance(answer, ResponseError):
+            failure = translate(answer)
+            self._store.counted(call.script, failure.code.lower())
+            return failure
+        self._store.counted(call.script, "ok")
+        return call.parse(answer)
 
     async def close(self) -> None:
         connection, self._connection = self._connection, None
