@@ -63,6 +63,7 @@ class Reader:
 
     def __init__(self, wanted: Filter, size: int = BUFFER) -> None:
         self.wanted = wanted
+        self.takes_all = wanted == Filter()
         self.ended = asyncio.Event()
         self.overrun = False
         self._size = size
@@ -235,7 +236,7 @@ class Feed:
             return
         terminal = event.type in TERMINAL_EVENTS
         for reader in self._readers:
-            if reader.wanted.takes(event):
+            if reader.takes_all or reader.wanted.takes(event):
                 reader.offer(text, terminal)
         if terminal and event.task_id in self._waiters:
             for stirred in self._waiters[event.task_id]:

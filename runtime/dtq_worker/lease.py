@@ -131,6 +131,7 @@ class LeaseKeeper(threading.Thread):
             for queue in self.queues:
                 commands.append(("ZADD", keys.task_types(queue), *types))
                 commands.append(("ZREMRANGEBYSCORE", keys.task_types(queue), "-inf", now_ms - TYPES_KEPT_S * 1000))
+                commands.append(("EXPIRE", keys.task_types(queue), TYPES_KEPT_S))
         for command, answer in zip(commands, self.store.write(*commands), strict=True):
             if isinstance(answer, Exception):
                 _limited.log(logging.ERROR, f"row {command[0]}", "the worker's row cannot be written: %s", answer)

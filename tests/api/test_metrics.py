@@ -53,7 +53,7 @@ def test_exactly_the_metrics_of_the_contract(api):
     metrics.retried("q", "t", 1)
     for status in ("succeeded", "failed", "dead_lettered", "cancelled", "expired"):
         metrics.completed("q", "t", status, 1)
-    metrics.inflight("w", 1)
+    metrics.inflight("w", lambda: 1)
     api.submit()
     api.post("/tasks", {"task_type": "echo", "priority": 99})
     answer = api.http.get("/metrics")

@@ -39,6 +39,8 @@ DEFAULTS = {
     "dlq_enabled": True,
     "dlq_maxlen": 10_000,
     "submit_wait_replicas": 0,
+    "metrics_host": "0.0.0.0",
+    "metrics_port": 0,
     "log_level": "INFO",
     "log_json": False,
 }
@@ -79,6 +81,8 @@ GOOD = {
     "dlq_enabled": ["false", "0", "no", "TRUE"],
     "dlq_maxlen": ["1"],
     "submit_wait_replicas": ["0", "100"],
+    "metrics_host": ["127.0.0.1"],
+    "metrics_port": ["0", "65535"],
     "log_level": ["debug", "Error", "CRITICAL"],
     "log_json": ["true", "1"],
 }
@@ -120,6 +124,8 @@ BAD = {
     "dlq_enabled": ["maybe", "2"],
     "dlq_maxlen": ["0", "-1"],
     "submit_wait_replicas": ["-1", "101"],
+    "metrics_host": [],
+    "metrics_port": ["-1", "65536", "http"],
     "log_level": ["LOUD", "7"],
     "log_json": ["maybe"],
 }

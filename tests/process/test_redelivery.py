@@ -142,7 +142,7 @@ def test_a_handler_that_blocks_the_loop_keeps_its_lease(world: World, kind: str)
     world.worker(wire=theirs)
     renewed = len(mine.requests(script("touch")))
     eventually(lambda: len(mine.requests(script("touch"))) >= renewed + 7, 20, "seven renewals, over three seconds")
-    assert len(theirs.requests(script("reclaim"))) >= 3, "the peer has looked meanwhile"
+    assert len(theirs.requests(script("stale"))) >= 3, "the peer has looked meanwhile"
     world.journal.open("g")
     world.wait_ended([task_id])
     assert world.task(task_id).attempt == 1

@@ -12,7 +12,7 @@ from dtq_core.store import scripts
 from dtq_core.store.transitions import FIRST_CURSORS
 
 pytestmark = pytest.mark.contract("D29")
-FREE = {"audit_check", "audit_counts"}
+FREE = {"audit_check", "audit_counts", "stale"}
 """Scripts that only read; their own tests hold them to that."""
 
 

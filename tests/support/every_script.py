@@ -22,6 +22,7 @@ def walk(bench: Bench) -> None:
 
     lost = bench.running()
     bench.orphan(lost)
+    assert bench.run(calls.stale("default")) is True
     (again,) = bench.run(bench.reclaim_call(W2)).deliveries
     assert len(bench.run(calls.adopt(W2, 10, ["default"]))) == 1
     assert bench.run(calls.hand_back(W2, [again])) == ["OK"]
