@@ -127,10 +127,16 @@ class Executor:
     async def watch(self) -> None:
         """For ever: stop runs past their deadline, settle those whose handler ignores it, and tell of a blocked loop."""
         while True:
-            if not len(self.inflight):
+            idle = not len(self.inflight)
+            if idle:
                 self._work.clear()
                 await self._work.wait()
-            before = time.monotonic()
+            # The first handler after an idle time may block the loop before we are told that there is work.
+            before = (
+                min((run.started for run in self.inflight.runs()), default=time.monotonic())
+                if idle
+                else time.monotonic()
+            )
             await asyncio.sleep(WATCH_INTERVAL_S)
             now = time.monotonic()
             if now - before > LAG_WARNING_S + WATCH_INTERVAL_S:

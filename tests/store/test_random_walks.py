@@ -266,7 +266,7 @@ def walk(bench: Bench, seed: int) -> Counter[str]:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "seed" in metafunc.fixturenames:
-        count = 500 if metafunc.config.getoption("nightly") else 12
+        count = 200 if metafunc.config.getoption("nightly") else 12
         metafunc.parametrize("seed", range(count), ids=lambda seed: f"seed{seed}")
 
 

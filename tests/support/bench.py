@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from support.engines import Server
-from support.keyspace import dump
+from support.keyspace import difference, dump
 
 from dtq_core.config import load_settings
 from dtq_core.keys import Keys
@@ -63,7 +63,8 @@ class Bench:
         first = self.run(call)
         world = dump(self.redis)
         second = self.run(call)
-        assert dump(self.redis) == world, f"{call.script} sent twice had two effects"
+        changed = difference(world, dump(self.redis))
+        assert not changed, f"{call.script} sent twice had two effects: {changed}"
         return first, second
 
     # -- verbs
@@ -196,16 +197,4 @@ class Bench:
         """The answer of a call, and what it changed: key → new value, of hashes only the changed fields; None: gone."""
         before = dump(self.redis)
         answer = self.run(call)
-        after = dump(self.redis)
-        return answer, {
-            key: _changed(before.get(key), after.get(key))
-            for key in before | after
-            if before.get(key) != after.get(key)
-        }
-
-
-def _changed(before: Any, after: Any) -> Any:
-    both_hashes = isinstance(before, dict) and isinstance(after, dict) and "entries" not in after
-    if not both_hashes:
-        return after
-    return {field: after.get(field) for field in before | after if before.get(field) != after.get(field)}
+        return answer, difference(before, dump(self.redis))

@@ -46,6 +46,19 @@ def dump(client: redis.Redis) -> dict[str, Any]:
     return world
 
 
+def difference(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    """What changed between two dumps: key → new value, of hashes only the changed fields; None means gone."""
+    keys = [key for key in before | after if before.get(key) != after.get(key)]
+    return {key: _changed(before.get(key), after.get(key)) for key in keys}
+
+
+def _changed(before: Any, after: Any) -> Any:
+    both_hashes = isinstance(before, dict) and isinstance(after, dict) and "entries" not in after
+    if not both_hashes:
+        return after
+    return {field: after.get(field) for field in before | after if before.get(field) != after.get(field)}
+
+
 def _pending(client: redis.Redis, stream: str) -> dict[str, dict[str, str]]:
     found = {}
     for group in client.xinfo_groups(stream):
