@@ -209,8 +209,23 @@ def _add_processes(commands: _Commands[Parser], group: _Group, leaf: _Leaf) -> N
     )  # fmt: skip
     _add_process_options(scheduler)
 
+    api = leaf(
+        group("api", "serve the HTTP API"), "run", "processes:api",
+        "serve the HTTP API, its event feed and its metrics, until SIGTERM or Ctrl-C", own_options=True,
+    )  # fmt: skip
+    api.add_argument("--host", metavar="H", help="address to listen on (default DTQ_API_HOST)")
+    api.add_argument("--port", type=port, metavar="P", help="port to listen on (default DTQ_API_PORT, 8000)")
+    api.add_argument(
+        "--workers", type=positive, default=1, metavar="N", help="processes that share the port (default 1)"
+    )
+    _add_process_options(api)
+
     up = leaf(
-        commands, "up", "processes:up", "start everything on this machine: engine, scheduler, workers", own_options=True
+        commands,
+        "up",
+        "processes:up",
+        "start everything on this machine: engine, API, scheduler, workers",
+        own_options=True,
     )
     up.add_argument("--workers", type=positive, default=2, metavar="N", help="worker processes (default 2)")
     up.add_argument("--concurrency", type=positive, metavar="M", help="tasks at a time in each (default 4)")

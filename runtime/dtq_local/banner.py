@@ -10,12 +10,14 @@ from dtq_core.text import redact
 from dtq_local.state import DEFAULT, UpRecord
 
 
+_DEMO = "dtq_examples.tasks"
+
+
 def render(record: UpRecord, *, state_shown: str, concurrency: int, command: str) -> str:
     """The banner. `command` is how this user calls `dtq`; `state_shown` the state directory as given."""
     rows = [("engine", _engine(record, state_shown))]
     for name, pid in record.processes.items():
-        work = "" if name == "scheduler" else f", {concurrency} at a time, queue {', '.join(record.queues)}"
-        rows.append((name, f"pid {pid}{work}"))
+        rows.append((name, f"pid {pid}{_work(name, record, concurrency)}"))
     rows.append(("tasks", ", ".join(record.task_modules)))
     lines = ["", "DTQ is up.", "", *(f"  {name:<10} {text}" for name, text in rows), ""]
     if state_shown == DEFAULT:
@@ -25,9 +27,10 @@ def render(record: UpRecord, *, state_shown: str, concurrency: int, command: str
         lines += ["In another terminal:", "", f"  {_export(record)}"]
         elsewhere = ""
     queue = "" if "default" in record.queues else f" --queue {record.queues[0]}"
+    known = "echo_task" if _DEMO in record.task_modules else "YOUR_TASK"
     lines += [
         "",
-        f'  {command} submit --type echo_task --payload \'{{"hello": "world"}}\'{queue}',
+        f'  {command} submit --type {known} --payload \'{{"hello": "world"}}\'{queue}',
         f"  {command} list",
         f"  {command} get TASK_ID",
         f"  {command} queue stats",
@@ -37,6 +40,13 @@ def render(record: UpRecord, *, state_shown: str, concurrency: int, command: str
         lines += [elsewhere, ""]
     lines += ["Ctrl-C finishes what runs, then stops everything.", ""]
     return "\n".join(lines)
+
+
+def _work(name: str, record: UpRecord, concurrency: int) -> str:
+    if name == "api":
+        closed = "" if record.api_key else "; for this machine only, since DTQ_API_KEY is not set"
+        return f", {record.api}{closed}"
+    return "" if name == "scheduler" else f", {concurrency} at a time, queue {', '.join(record.queues)}"
 
 
 def how_to_call() -> str:

@@ -34,6 +34,10 @@ class UpRecord:
     started_at: str
     engine: dict[str, Any] | None = None
     """`{"pid", "port", "version"}` of our own engine, None on a given server."""
+    api: str | None = None
+    """URL of the HTTP API."""
+    api_key: bool = False
+    """Whether destructive calls need a key."""
     processes: dict[str, int] = field(default_factory=dict)
     """Pid by name: scheduler, worker-1 …; a process between two lives is missing."""
     queues: tuple[str, ...] = ()

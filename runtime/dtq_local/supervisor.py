@@ -14,6 +14,7 @@ import json
 import os
 import queue
 import signal
+import socket
 import sys
 import threading
 import time
@@ -92,12 +93,14 @@ class Supervisor:
         if options.own_engine:
             self._engine = Engine(options.state.engine_dir, port=options.engine_port)
         self._record: UpRecord | None = None
-        names = ["scheduler", *(f"worker-{n}" for n in range(1, options.workers + 1))]
+        names = ["scheduler", "api", *(f"worker-{n}" for n in range(1, options.workers + 1))]
         stream = sys.stderr if options.as_json else sys.stdout
         self._console = Console(stream, [ME, *names], colour=_wants_colour(stream.isatty()))
         self._scheduler = self._child("scheduler", ["scheduler", "run"])
-        self._workers = [self._child(name, self._worker_arguments()) for name in names[1:]]
-        self._children = [self._scheduler, *self._workers]
+        self._api = self._child("api", ["api", "run"])
+        self._api_address = ("127.0.0.1", 0)
+        self._workers = [self._child(name, self._worker_arguments()) for name in names[2:]]
+        self._children = [self._scheduler, self._api, *self._workers]
 
     def run(self) -> int:
         """Everything up, until a signal, then down again. 0 after an orderly stop, 1 when something had to be killed,
@@ -135,6 +138,7 @@ class Supervisor:
             self._url = self._engine.url
             if os.environ.get("DTQ_REDIS_URL") not in (None, "", self._url):
                 self._say("DTQ_REDIS_URL is not used: dtq up starts its own engine (dtq up --redis takes that server)")
+        self._api_address = self._find_api_address()
         for child in self._children:
             self._start_child(child)
         self._record = UpRecord(
@@ -144,6 +148,8 @@ class Supervisor:
             started_at=datetime.now(UTC).isoformat(timespec="seconds"),
             queues=self._options.queues,
             task_modules=self._settings.task_modules,
+            api="http://{}:{}".format(*self._api_address),
+            api_key=bool(self._settings.api_key.get_secret_value()),
         )
         self._publish()
         self._announce(self._record)
@@ -179,9 +185,30 @@ class Supervisor:
         env["DTQ_REDIS_URL"] = self._url
         env["DTQ_TASK_MODULES"] = ",".join(self._settings.task_modules)
         env["PYTHONUNBUFFERED"] = "1"
+        env["DTQ_API_HOST"], env["DTQ_API_PORT"] = self._api_address[0], str(self._api_address[1])
+        if self._settings.metrics_port:  # a port each: the workers count up from the one that was given
+            number = int(name.removeprefix("worker-")) - 1 if name.startswith("worker-") else None
+            env["DTQ_METRICS_PORT"] = "0" if number is None else str(self._settings.metrics_port + number)
         if self._settings.worker_id and name.startswith("worker-"):  # one name for several workers would mix them up
             env["DTQ_WORKER_ID"] = f"{self._settings.worker_id}-{name.removeprefix('worker-')}"
         return env
+
+    def _find_api_address(self) -> tuple[str, int]:
+        """Where the API listens: without a key on this machine only; on the next free port where the wanted one is taken."""
+        host = self._settings.api_host if self._settings.api_key.get_secret_value() else "127.0.0.1"
+        wanted = self._settings.api_port
+        for candidate in [*range(wanted, min(wanted + 100, 65_536)), 0] if wanted else [0]:
+            with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                try:
+                    probe.bind((host, candidate))
+                except OSError:
+                    continue
+                found = int(probe.getsockname()[1])
+            if wanted and found != wanted:
+                self._say(f"port {wanted} is taken: the API listens on {found}")
+            return host, found
+        return host, wanted
 
     def _start_child(self, child: Child) -> None:
         try:
@@ -299,12 +326,12 @@ class Supervisor:
     # -- down
 
     def _shut_down(self) -> None:
-        """Workers, then the scheduler, then the engine. Also the way out when the start fails."""
+        """The API and the workers, then the scheduler, then the engine. Also the way out when the start fails."""
         self._restarts.clear()
         self._engine_due = float("inf")
         if not self._stop_signals:
             self._stop_signals.append(0)
-        self._stop(self._workers, self._settings.drain_timeout_s + DRAIN_GRACE_S)
+        self._stop([self._api, *self._workers], self._settings.drain_timeout_s + DRAIN_GRACE_S)
         self._stop([self._scheduler], SCHEDULER_STOP_S)
         if self._engine is not None:
             self._until(lambda: self._engine_is_up or self._engine_error is not None, ENGINE_START_S)

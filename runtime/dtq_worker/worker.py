@@ -79,8 +79,8 @@ class Worker:
         keeper = LeaseKeeper(self._leases, self.worker_id, self.queues, executor, self.settler.counters, loop)
         executor.state = state
         logger.info(
-            "worker %s: queues %s, concurrency %d, task types %s",
-            self.worker_id, ", ".join(self.queues), self.inflight.concurrency, ", ".join(sorted(self.registry.handlers)),
+            "started: queues %s, concurrency %d, task types %s",
+            ", ".join(self.queues), self.inflight.concurrency, ", ".join(sorted(self.registry.handlers)),
         )  # fmt: skip
         keeper.started_ms = self._started_ms
         keeper.status = "ready"
@@ -199,7 +199,7 @@ class Worker:
         await self._quietly(self._mark("stopped"))
         await self._quietly(self.store.run(self.store.calls.sign_off(self.worker_id, self.queues)))
         self._leases.close()
-        logger.info("worker %s stopped%s", self.worker_id, f", {left} tasks left" if left else "")
+        logger.info("stopped%s", f", {left} tasks left" if left else "")
 
     async def _quietly(self, step: Awaitable[Any]) -> None:
         """Do it if Redis lets us; a drain never hangs on it."""

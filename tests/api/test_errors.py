@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import socket
 import time
+from pathlib import Path
 
 import pytest
 from api.service import check_error, sample
@@ -36,6 +38,17 @@ def test_the_codes_of_the_service_are_the_core_s_and_these():
         "UNAUTHORIZED", "FORBIDDEN", "NOT_FOUND", "METHOD_NOT_ALLOWED", "REQUEST_TIMEOUT", "NOT_READY",
     }  # fmt: skip
     assert all(HTTP_STATUS[code] == http for code, (http, _) in STATUS_OF_CODE.items())
+
+
+def test_the_page_names_every_code_beside_its_status():
+    page = (Path(__file__).resolve().parents[2] / "docs" / "api.md").read_text()
+    table = page[page.index("| status | codes |") :].split("\n\n")[0]
+    told: dict[str, set[str]] = {}
+    for row in table.splitlines()[2:]:
+        _, statuses, codes, _ = row.split("|")
+        told |= {code: set(re.findall(r"\d+", statuses)) for code in re.findall(r"`([A-Z_]{5,})`", codes)}
+    assert [code for code in told if str(HTTP_STATUS[code]) not in told[code]] == []
+    assert set(told) >= set(HTTP_STATUS) - set(STATUS_OF_CODE)
 
 
 @pytest.mark.contract("D23")

@@ -53,7 +53,7 @@ def test_quiet_submit_prints_the_id_and_nothing_else(cli: Cli, engine: Server) -
 
 
 def test_delay(cli: Cli, engine: Server) -> None:
-    task_id = cli.submit("demo", "{}", "--delay-seconds", "3600.5")
+    task_id = cli.submit("demo", "{}", "--delay-seconds", "3630")
     assert engine.redis.zcard("dtq:retry:schedule") == 1
     text = cli.ok("get", task_id)
     assert "pending" in text and "(in 60m)" in text

@@ -34,7 +34,7 @@ LEAVES = dict(leaves(build_parser()))
 def test_every_command_is_there() -> None:
     assert set(LEAVES) == {
         "submit", "get", "list", "cancel", "dlq list", "retry-dlq", "discard-dlq", "purge-dlq", "purge", "queue pause",
-        "queue resume", "queue stats", "workers", "events", "audit verify", "worker run", "scheduler run", "up",
+        "queue resume", "queue stats", "workers", "events", "audit verify", "worker run", "scheduler run", "api run", "up",
     }  # fmt: skip
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
 import re
 import signal
+import socket
 import subprocess
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -131,7 +134,7 @@ def up(tmp_path: Path) -> Iterator[Callable[..., Up]]:
 def test_the_walk_of_the_readme(up: Callable[..., Up]) -> None:
     one = up().ready()
     record = one.record
-    assert set(record["processes"]) == {"scheduler", "worker-1", "worker-2"}
+    assert set(record["processes"]) == {"scheduler", "api", "worker-1", "worker-2"}
     assert record["pid"] == one.process.pid and record["url"] == f"redis://127.0.0.1:{record['engine']['port']}/0"
 
     hello = one.submit("echo_task", '{"hello": "world"}')
@@ -184,16 +187,35 @@ def test_the_log_and_the_banner(up: Callable[..., Up]) -> None:
     banner = one.log[: one.log.index("Ctrl-C")]
     assert re.search(r"engine +(Valkey|Redis) [\d.]+ on 127\.0\.0\.1:\d+, pid \d+, data in \.dtq/engine", banner)
     assert re.search(r"worker-1 +pid \d+, 7 at a time, queue a, b", banner)
+    assert re.search(r"api +pid \d+, http://127\.0\.0\.1:\d+; for this machine only", banner)
     assert "tasks      dtq_examples.tasks" in banner
     assert f"export DTQ_REDIS_URL={one.record['url']}" in banner
     assert "submit --type echo_task" in banner and "--queue a" in banner
     lines = one.log[one.log.index("Ctrl-C") :].splitlines()[2:]
-    assert lines and all(re.match(r"(dtq|scheduler|worker-1) +\| ", line) for line in lines), one.log
+    assert lines and all(re.match(r"(dtq|scheduler|api|worker-1) +\| ", line) for line in lines), one.log
     assert len({line.index("|") for line in lines}) == 1
     assert "\x1b" not in one.log
     (worker,) = one.json("workers")["workers"]
     assert (worker["concurrency"], worker["queues"]) == (7, ["a", "b"])
     one.wait_for(one.submit("echo_task", "{}", "--queue", "b"), "succeeded")
+
+
+def ready(url: str) -> bool:
+    with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/ready", timeout=2) as answer:
+        return bool(answer.status == 200)
+    return False
+
+
+def test_the_api_answers_and_moves_when_its_port_is_taken(up: Callable[..., Up]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        one = up("--workers", "1", DTQ_API_PORT=str(port)).ready(1)
+        eventually(lambda: f"port {port} is taken" in one.log)
+        url = one.record["api"]
+        assert url.startswith("http://127.0.0.1:") and not url.endswith(f":{port}")
+        assert eventually(lambda: ready(url))
 
 
 def test_data_and_address_survive_a_restart(up: Callable[..., Up]) -> None:

@@ -23,7 +23,9 @@ def walk(bench: Bench) -> None:
     lost = bench.running()
     bench.orphan(lost)
     assert bench.run(calls.stale("default")) is True
+    assert bench.run(calls.stale("default")) is True
     (again,) = bench.run(bench.reclaim_call(W2)).deliveries
+    assert bench.run(calls.stale("default")) is False
     assert len(bench.run(calls.adopt(W2, 10, ["default"]))) == 1
     assert bench.run(calls.hand_back(W2, [again])) == ["OK"]
     (again,) = bench.fetch(W2)
@@ -47,3 +49,5 @@ def walk(bench: Bench) -> None:
     bench.run(calls.sweep_queue("other"))
     bench.run(calls.sign_off(W1, ["default", "other"]))
     bench.run(calls.lock("leader", 0))
+    bench.run(calls.call("audit_check", [bench.keys.task(lost.task_id)], [lost.task_id], list))
+    bench.run(calls.call("audit_counts", [bench.keys.queues], [""], list))

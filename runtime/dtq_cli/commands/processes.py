@@ -46,6 +46,20 @@ def scheduler(args: argparse.Namespace) -> int:
     return _reached(args, settings, lambda: run(settings))
 
 
+def api(args: argparse.Namespace) -> int:
+    settings = settings_for(args, api_host=args.host, api_port=args.port, log_json=_log_json(args))
+    log.configure(settings, "api")
+    _look_here()
+    if args.workers > 1:
+        from dtq_api.sharing import share_between_processes
+
+        share_between_processes()
+    from dtq_api.server import run
+
+    _load_handlers(settings)
+    return run(settings, args.workers)
+
+
 def up(args: argparse.Namespace) -> int:
     from dtq_local.state import StateDir
     from dtq_local.supervisor import Supervisor, UpOptions
