@@ -51,7 +51,7 @@ class Numbers:
         letters = await self._inspector.dlq_depth()
         names = [row.queue for row in queues]
         store = self._inspector.store
-        announced = await store.read(
+        announced = await store.send(
             *(("ZREVRANGE", store.keys.task_types(name), 0, _TYPES_PER_QUEUE - 1) for name in names)
         )
         self._labels.learn(task_types=(name for found in announced if isinstance(found, list) for name in found))

@@ -1,4 +1,4 @@
-"""The core's store with three additions a service needs: answers in time, counted calls, and a feed that notices silence.
+"""The core's store with two additions a service needs: answers in time, and counted calls.
 
 Whoever asks over HTTP must hear of an outage within two seconds (decision 23), while a worker rather waits. A call that
 is given up may have been executed all the same; the answer says so, and a submission is safe to repeat with its
@@ -9,20 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, TypeVar
 
 from dtq_core.errors import DtqError, RedisUnavailable
 from dtq_core.store import Call, Store
-from dtq_core.store.connection import translated
 
 T = TypeVar("T")
 Counted = Callable[[str, str], None]
 
 PATIENCE_S = 1.8
 """For one call, with the wait for a connection and the connect. Below the two seconds that are promised."""
-SILENCE_S = 10.0
-"""A feed that says nothing for this long is asked whether it is still there."""
 
 
 class PromptStore(Store):
@@ -42,34 +39,11 @@ class PromptStore(Store):
         async with self._prompt(call.script):
             return await super().run_replicated(call, replicas, timeout_ms)
 
-    async def read(self, *commands: Sequence[Any]) -> list[Any]:
+    async def send(self, *commands: Sequence[Any]) -> list[Any]:
         if not commands:
             return []
         async with self._prompt(str(commands[0][0]).lower()):
-            return await super().read(*commands)
-
-    async def subscribe(self, channel: str, ready: Callable[[], None] = lambda: None) -> AsyncGenerator[str, None]:
-        """Messages of one channel; `ready` is called once the server has confirmed the subscription.
-
-        Raises RedisUnavailable when the connection breaks, and when it stays silent although it was asked.
-        """
-        with translated():
-            async with self.redis.pubsub() as feed:
-                await feed.subscribe(channel)
-                asked = True
-                while True:
-                    message = await feed.get_message(timeout=PATIENCE_S if asked else SILENCE_S)
-                    if message is None:
-                        if asked:
-                            raise RedisUnavailable("the event feed is silent")
-                        await feed.ping()
-                        asked = True
-                        continue
-                    asked = False
-                    if message["type"] == "message":
-                        yield str(message["data"])
-                    elif message["type"] == "subscribe":
-                        ready()
+            return await super().send(*commands)
 
     @contextlib.asynccontextmanager
     async def _prompt(self, operation: str) -> AsyncIterator[None]:

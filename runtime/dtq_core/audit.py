@@ -19,8 +19,9 @@ from typing import Any
 
 from dtq_core import ledger
 from dtq_core.config import Settings
-from dtq_core.errors import InvalidArgument, StoreError
+from dtq_core.errors import InvalidArgument
 from dtq_core.store import Call, Store
+from dtq_core.store.replies import pairs, sound
 from dtq_core.task import BANDS, QUEUE_NAME, TASK_ID
 
 Progress = Callable[[int], None]
@@ -91,7 +92,7 @@ class _Audit:
         self._strays: dict[tuple[str, str], str] = {}
 
     async def run(self) -> None:
-        names = [self.queue] if self.queue else sorted(_sound(await self._one("SMEMBERS", self.keys.queues)))
+        names = [self.queue] if self.queue else sorted(sound(await self._one("SMEMBERS", self.keys.queues)))
         self.report.queues = len(names)
         for name in names:
             for band in BANDS:
@@ -110,7 +111,7 @@ class _Audit:
         prefix = self.keys.task("")
         pattern = "".join(f"[{c}]" if c in "*?[]\\" else c for c in prefix) + "*"
         while True:
-            cursor, found = _sound(await self._one("SCAN", cursor, "MATCH", pattern, "COUNT", 1000))
+            cursor, found = sound(await self._one("SCAN", cursor, "MATCH", pattern, "COUNT", 1000))
             ids = [key[len(prefix) :] for key in found]
             for start in range(0, len(ids), _STEP):
                 part = await self._of_queue(ids[start : start + _STEP])
@@ -127,9 +128,9 @@ class _Audit:
             if isinstance(entries, Exception):
                 self._find("wrong-type", f"{stream} is not a stream", queue)
                 return
-            rows = [(entry_id, _pairs(fields).get("task_id", "")) for entry_id, fields in entries]
+            rows = [(entry_id, pairs(fields).get("task_id", "")) for entry_id, fields in entries]
             self.report.entries += len(rows)
-            records = await self.store.read(*(("HMGET", self.keys.task(t), "status", "entry_id") for _, t in rows))
+            records = await self.store.send(*(("HMGET", self.keys.task(t), "status", "entry_id") for _, t in rows))
             for (entry_id, task_id), record in zip(rows, records, strict=True):
                 if isinstance(record, Exception) or record[1] != entry_id:
                     self._strays[stream, entry_id] = task_id
@@ -147,7 +148,7 @@ class _Audit:
                 return
             mine = await self._of_queue(ids, keep_unknown=True)
             self.report.scheduled += len(mine)
-            statuses = await self.store.read(*(("HGET", self.keys.task(i), "status") for i in mine))
+            statuses = await self.store.send(*(("HGET", self.keys.task(i), "status") for i in mine))
             for task_id, status in zip(mine, statuses, strict=True):
                 if status not in ("pending", "retrying"):
                     self._strays[name, task_id] = task_id
@@ -162,10 +163,10 @@ class _Audit:
             if isinstance(entries, Exception):
                 self._find("wrong-type", f"{self.keys.dead_letters} is not a stream")
                 return
-            rows = [(entry_id, _pairs(fields)) for entry_id, fields in entries]
+            rows = [(entry_id, pairs(fields)) for entry_id, fields in entries]
             mine = [(i, f) for i, f in rows if self.queue in (None, f.get("original_queue"))]
             self.report.letters += len(mine)
-            statuses = await self.store.read(
+            statuses = await self.store.send(
                 *(("HGET", self.keys.task(f.get("task_id", "")), "status") for _, f in mine)
             )
             for (entry_id, f), status in zip(mine, statuses, strict=True):
@@ -208,10 +209,10 @@ class _Audit:
         for (place, member), task_id in list(self._strays.items()):
             key = self.keys.task(task_id)
             if place in (self.keys.schedule, self.keys.claimed):
-                there, status = await self.store.read(("ZSCORE", place, member), ("HGET", key, "status"))
+                there, status = await self.store.send(("ZSCORE", place, member), ("HGET", key, "status"))
                 clear = there is None or status in ("pending", "retrying")
             else:
-                there, status, entry = await self.store.read(
+                there, status, entry = await self.store.send(
                     ("XRANGE", place, member, member), ("HGET", key, "status"), ("HGET", key, "entry_id")
                 )
                 if place == self.keys.dead_letters:
@@ -287,7 +288,7 @@ class _Audit:
         letters: set[str] | None = None
         for start in range(0, len(ids), _STEP):
             part = ids[start : start + _STEP]
-            rows = await self.store.read(*(("EXISTS", self.keys.task(i)) for i in part))
+            rows = await self.store.send(*(("EXISTS", self.keys.task(i)) for i in part))
             for task_id, there in zip(part, rows, strict=True):
                 if there == 1:
                     continue
@@ -306,7 +307,7 @@ class _Audit:
             line.split(":", 1) for line in str(info).splitlines() if ":" in line
         )  # fmt: skip
         replid = str(facts.get("master_replid", ""))
-        before = _pairs(await self._one("HGETALL", self.keys.audit_server))
+        before = pairs(await self._one("HGETALL", self.keys.audit_server))
         if before.get("replid") and replid and before["replid"] != replid:
             self.report.notes.append(
                 "the server restarted or failed over since the last audit: submissions of its last moments may be gone, "
@@ -323,13 +324,13 @@ class _Audit:
                 f"maxmemory-policy is {facts['maxmemory_policy']}: the server may evict tasks; set noeviction"
             )
         if replid:
-            await self.store.read(("HSET", self.keys.audit_server, "replid", replid))
+            await self.store.send(("HSET", self.keys.audit_server, "replid", replid))
 
     async def _letter_ids(self) -> set[str]:
         ids, after = set(), "-"
         while True:
-            entries = _sound(await self._one("XRANGE", self.keys.dead_letters, after, "+", "COUNT", _STEP))
-            ids |= {_pairs(fields).get("task_id", "") for _, fields in entries}
+            entries = sound(await self._one("XRANGE", self.keys.dead_letters, after, "+", "COUNT", _STEP))
+            ids |= {pairs(fields).get("task_id", "") for _, fields in entries}
             if len(entries) < _STEP:
                 return ids
             after = "(" + entries[-1][0]
@@ -338,13 +339,13 @@ class _Audit:
         """Those of `ids` whose record names the queue under audit."""
         if self.queue is None:
             return list(ids)
-        queues = await self.store.read(*(("HGET", self.keys.task(i), "queue") for i in ids))
+        queues = await self.store.send(*(("HGET", self.keys.task(i), "queue") for i in ids))
         return [
             i for i, q in zip(ids, queues, strict=True) if q == self.queue or (keep_unknown and not isinstance(q, str))
         ]
 
     async def _one(self, *command: Any) -> Any:
-        return (await self.store.read(command))[0]
+        return (await self.store.send(command))[0]
 
     def _find(self, kind: str, message: str, queue: str | None = None, task_id: str | None = None) -> None:
         self.report.findings.append(Finding(kind, message, queue, task_id))
@@ -352,17 +353,3 @@ class _Audit:
     def _tell(self) -> None:
         if self._progress:
             self._progress(self.report.tasks + self.report.entries)
-
-
-def _sound(reply: Any) -> Any:
-    if isinstance(reply, Exception):
-        raise StoreError(f"Redis refused a read: {str(reply)[:200]}")
-    return reply
-
-
-def _pairs(reply: Any) -> dict[str, str]:
-    if isinstance(reply, dict):
-        return reply
-    if isinstance(reply, Exception) or not reply:
-        return {}
-    return dict(zip(reply[::2], reply[1::2], strict=False))

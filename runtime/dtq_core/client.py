@@ -212,10 +212,10 @@ class Client:
         for name in (keys.schedule, keys.claimed):
             rank = 0
             while True:
-                (ids,) = await self.store.read(("ZREVRANGE", name, rank, rank + _SCHEDULE_PAGE - 1))
+                (ids,) = await self.store.send(("ZREVRANGE", name, rank, rank + _SCHEDULE_PAGE - 1))
                 if isinstance(ids, Exception):
                     raise StoreError(str(ids))
-                queues = await self.store.read(*(("HGET", keys.task(i), "queue") for i in ids))
+                queues = await self.store.send(*(("HGET", keys.task(i), "queue") for i in ids))
                 found.update((i, None) for i, q in zip(ids, queues, strict=True) if q == queue)
                 rank += len(ids)
                 if len(ids) < _SCHEDULE_PAGE:

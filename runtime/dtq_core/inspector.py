@@ -14,7 +14,6 @@ from dtq_core.errors import (
     DeadLetterGone,
     DeadLetterNotFound,
     InvalidArgument,
-    StoreError,
     TaskNotFound,
     WorkerNotFound,
 )
@@ -30,6 +29,7 @@ from dtq_core.store.codec import (
     worker_document,
     worker_from_row,
 )
+from dtq_core.store.replies import pairs, sound
 from dtq_core.task import QUEUE_NAME, TASK_ID, Task, TaskStatus
 
 __all__ = [
@@ -74,15 +74,15 @@ class Inspector:
     async def task(self, task_id: str) -> Task:
         """One task. Raises TaskNotFound."""
         if TASK_ID.fullmatch(task_id):
-            (row,) = await self.store.read(("HGETALL", self.store.keys.task(task_id)))
-            task = task_from_hash(task_id, _pairs(row))
+            (row,) = await self.store.send(("HGETALL", self.store.keys.task(task_id)))
+            task = task_from_hash(task_id, pairs(row))
             if task is not None:
                 return task
         raise TaskNotFound(f"there is no task {task_id[:40]}", task_id=task_id[:40])
 
     async def result(self, task_id: str) -> Any:
         """The stored result as a JSON value; None where there is none, or it is past its retention."""
-        (raw,) = await self.store.read(("GET", self.store.keys.result(task_id)))
+        (raw,) = await self.store.send(("GET", self.store.keys.result(task_id)))
         if not isinstance(raw, str):
             return None
         try:
@@ -110,16 +110,16 @@ class Inspector:
         top = "+inf" if last is None else _number(last[0])
         offset = looked_at = 0
         while looked_at < _LOOK_AT_MOST:
-            (rows,) = await self.store.read(
+            (rows,) = await self.store.send(
                 ("ZREVRANGEBYSCORE", keys.recent, top, "-inf", "WITHSCORES", "LIMIT", offset, _CHUNK)
             )
-            pairs = _scored(_sound(rows))
-            fresh = [(score, i) for score, i in pairs if last is None or (score, i) < last]
-            records = await self.store.read(*(("HGETALL", keys.task(i)) for _, i in fresh))
+            recent = _scored(sound(rows))
+            fresh = [(score, i) for score, i in recent if last is None or (score, i) < last]
+            records = await self.store.send(*(("HGETALL", keys.task(i)) for _, i in fresh))
             ghosts = [i for (_, i), row in zip(fresh, records, strict=True) if not row]
             for at, row in zip(fresh, records, strict=True):
                 last = at
-                task = task_from_hash(at[1], _pairs(row))
+                task = task_from_hash(at[1], pairs(row))
                 if (
                     task is not None
                     and (queue is None or task.queue == queue)
@@ -130,11 +130,11 @@ class Inspector:
                     if len(found) == limit:
                         return Page(found, _write_cursor(last))
             if ghosts:
-                await self.store.read(("ZREM", keys.recent, *ghosts))
-            if len(pairs) < _CHUNK or last is None:
+                await self.store.send(("ZREM", keys.recent, *ghosts))
+            if len(recent) < _CHUNK or last is None:
                 return Page(found)
-            offset += len(pairs) - len(ghosts)
-            looked_at += len(pairs)
+            offset += len(recent) - len(ghosts)
+            looked_at += len(recent)
         return Page(found, None if last is None else _write_cursor(last))
 
     async def queue(self, name: str) -> QueueStats:
@@ -150,8 +150,8 @@ class Inspector:
         return await self._queues(await self.queue_names())
 
     async def queue_names(self) -> list[str]:
-        (names,) = await self.store.read(("SMEMBERS", self.store.keys.queues))
-        return sorted(_sound(names))
+        (names,) = await self.store.send(("SMEMBERS", self.store.keys.queues))
+        return sorted(sound(names))
 
     async def _queues(self, names: Sequence[str]) -> list[QueueStats]:
         keys = self.store.keys
@@ -159,11 +159,11 @@ class Inspector:
         commands: list[tuple[Any, ...]] = []
         for name in names:
             commands += (("HGETALL", keys.ledger(name)), ("EXISTS", keys.paused(name)), ("ZCARD", keys.dead(name)))
-        rows = await self.store.read(*commands)
+        rows = await self.store.send(*commands)
         stats = []
         for index, name in enumerate(names):
-            counts, paused, dead = (_sound(x) for x in rows[3 * index : 3 * index + 3])
-            book = ledger.from_hash(_pairs(counts))
+            counts, paused, dead = (sound(x) for x in rows[3 * index : 3 * index + 3])
+            book = ledger.from_hash(pairs(counts))
             stats.append(
                 QueueStats(
                     queue=name,
@@ -180,17 +180,17 @@ class Inspector:
 
     async def workers(self) -> list[WorkerInfo]:
         """Every worker with a row, by start; liveness from the age of its heartbeat on the server's clock."""
-        now, ids = await self.store.read(("TIME",), ("SMEMBERS", self.store.keys.workers))
-        now_ms = int(_sound(now)[0]) * 1000 + int(now[1]) // 1000
-        rows = await self.store.read(*(("HGETALL", self.store.keys.worker(i)) for i in _sound(ids)))
-        found = [w for row in rows if not isinstance(row, Exception) and (w := worker_from_row(_pairs(row), now_ms))]
+        now, ids = await self.store.send(("TIME",), ("SMEMBERS", self.store.keys.workers))
+        now_ms = int(sound(now)[0]) * 1000 + int(now[1]) // 1000
+        rows = await self.store.send(*(("HGETALL", self.store.keys.worker(i)) for i in sound(ids)))
+        found = [w for row in rows if not isinstance(row, Exception) and (w := worker_from_row(pairs(row), now_ms))]
         return sorted(found, key=lambda w: (w.started_at, w.worker_id))
 
     async def worker(self, worker_id: str) -> WorkerInfo:
         """One worker. Raises WorkerNotFound."""
-        now, row = await self.store.read(("TIME",), ("HGETALL", self.store.keys.worker(worker_id[:200])))
-        now_ms = int(_sound(now)[0]) * 1000 + int(now[1]) // 1000
-        found = None if isinstance(row, Exception) else worker_from_row(_pairs(row), now_ms)
+        now, row = await self.store.send(("TIME",), ("HGETALL", self.store.keys.worker(worker_id[:200])))
+        now_ms = int(sound(now)[0]) * 1000 + int(now[1]) // 1000
+        found = None if isinstance(row, Exception) else worker_from_row(pairs(row), now_ms)
         if found is None:
             raise WorkerNotFound(f"there is no worker {worker_id[:80]}")
         return found
@@ -205,10 +205,10 @@ class Inspector:
         found: list[DeadLetter] = []
         end = "+" if cursor is None else "(" + _entry_cursor(cursor)
         while True:
-            (entries,) = await self.store.read(
+            (entries,) = await self.store.send(
                 ("XREVRANGE", self.store.keys.dead_letters, end, "-", "COUNT", max(limit, _CHUNK))
             )
-            rows = [letter_from_entry(i, _pairs(fields)) for i, fields in _sound(entries)]
+            rows = [letter_from_entry(i, pairs(fields)) for i, fields in sound(entries)]
             for index, letter in enumerate(rows):
                 if queue is None or letter.queue == queue:
                     found.append(letter)
@@ -237,8 +237,8 @@ class Inspector:
 
     async def dlq_depth(self) -> int:
         """How many dead letters there are in all."""
-        (length,) = await self.store.read(("XLEN", self.store.keys.dead_letters))
-        return int(_sound(length))
+        (length,) = await self.store.send(("XLEN", self.store.keys.dead_letters))
+        return int(sound(length))
 
     async def ledger(self, queue: str) -> dict[str, int]:
         """Every counter of a queue by name; see dtq_core.ledger."""
@@ -248,8 +248,8 @@ class Inspector:
     async def audit_log(self, *, limit: int = 50) -> list[dict[str, str]]:
         """Admin actions, newest first."""
         _check_limit(limit)
-        (entries,) = await self.store.read(("XREVRANGE", self.store.keys.audit, "+", "-", "COUNT", limit))
-        return [_pairs(fields) for _, fields in _sound(entries)]
+        (entries,) = await self.store.send(("XREVRANGE", self.store.keys.audit, "+", "-", "COUNT", limit))
+        return [pairs(fields) for _, fields in sound(entries)]
 
     async def events(self) -> AsyncIterator[Event]:
         """The live feed from now on; messages that are no events are passed over. Raises RedisUnavailable when it breaks."""
@@ -306,17 +306,3 @@ def _scored(rows: Any) -> list[tuple[float, str]]:
 
 def _number(score: float) -> str:
     return str(int(score)) if score.is_integer() and abs(score) < 1e15 else repr(score)
-
-
-def _pairs(reply: Any) -> dict[str, str]:
-    if isinstance(reply, dict):
-        return reply
-    if isinstance(reply, Exception) or not reply:
-        return {}
-    return dict(zip(reply[::2], reply[1::2], strict=False))
-
-
-def _sound(reply: Any) -> Any:
-    if isinstance(reply, Exception):
-        raise StoreError(f"Redis refused a read: {str(reply)[:200]}")
-    return reply

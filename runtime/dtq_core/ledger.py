@@ -63,7 +63,7 @@ def from_hash(raw: Mapping[str, str]) -> Ledger:
 
 async def read(store: Store, queue: str) -> Ledger:
     """The ledger of `queue`; all zero for a queue nobody knows."""
-    (raw,) = await store.read(("HGETALL", store.keys.ledger(queue)))
+    (raw,) = await store.send(("HGETALL", store.keys.ledger(queue)))
     if isinstance(raw, Exception):
         raise StoreError(f"ledger of {queue}: {str(raw)[:200]}")
     flat = raw if isinstance(raw, dict) else dict(zip(raw[::2], raw[1::2], strict=False))
@@ -72,10 +72,10 @@ async def read(store: Store, queue: str) -> Ledger:
 
 async def write_audit(store: Store, actor: str, action: str, request_id: str, detail: str) -> None:
     """One audit entry for an operation that ran in several steps; single ones are written by their script."""
-    (now,) = await store.read(("TIME",))
+    (now,) = await store.send(("TIME",))
     stamp = iso(int(now[0]) * 1000 + int(now[1]) // 1000)
     entry = {"actor": actor, "action": action, "task_id": "", "ts": stamp, "request_id": request_id, "detail": detail}
     fields = [part for pair in entry.items() for part in pair]
-    (written,) = await store.read(("XADD", store.keys.audit, "MAXLEN", "~", AUDIT_MAXLEN, "*", *fields))
+    (written,) = await store.send(("XADD", store.keys.audit, "MAXLEN", "~", AUDIT_MAXLEN, "*", *fields))
     if isinstance(written, Exception):
         raise StoreError(f"the audit entry was not written: {str(written)[:200]}")

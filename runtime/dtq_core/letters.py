@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dtq_core.errors import DeadLetterGone, DeadLetterNotFound, StoreError, TaskNotFound
+from dtq_core.errors import DeadLetterGone, DeadLetterNotFound, TaskNotFound
 from dtq_core.store import Store
 from dtq_core.store.codec import DeadLetter, attempt_document, letter_from_entry, task_from_hash
+from dtq_core.store.replies import pairs, sound
 from dtq_core.store.transitions import Letter
 from dtq_core.task import Task
 
@@ -35,10 +36,10 @@ class Located:
 
 async def locate(store: Store, task_id: str) -> Located:
     """The record and the letter of a task; either may be missing. Raises StoreError for keys of the wrong type."""
-    record, queues = await store.read(("HGETALL", store.keys.task(task_id)), ("SMEMBERS", store.keys.queues))
-    record = _pairs(_sound(record))
-    names = [record["queue"]] if record.get("queue") else sorted(_sound(queues))
-    scores = await store.read(*(("ZSCORE", store.keys.dead(name), task_id) for name in names))
+    record, queues = await store.send(("HGETALL", store.keys.task(task_id)), ("SMEMBERS", store.keys.queues))
+    record = pairs(sound(record))
+    names = [record["queue"]] if record.get("queue") else sorted(sound(queues))
+    scores = await store.send(*(("ZSCORE", store.keys.dead(name), task_id) for name in names))
     for score in scores:
         if isinstance(score, (str, float)):
             moment = str(int(float(score)))
@@ -75,7 +76,7 @@ async def page(store: Store, after: str, count: int) -> list[DeadLetter]:
 async def for_discard(store: Store, found: Sequence[DeadLetter]) -> list[Letter]:
     """The letters of a page as discard.lua needs them."""
     fields = ("HMGET", "status", "metadata")
-    rows = await store.read(*((fields[0], store.keys.task(x.task_id), *fields[1:]) for x in found))
+    rows = await store.send(*((fields[0], store.keys.task(x.task_id), *fields[1:]) for x in found))
     records = [
         {"status": row[0] or "", "metadata": row[1] or "{}"} if isinstance(row, list) and row[0] else {} for row in rows
     ]
@@ -129,8 +130,8 @@ def _with_previous(metadata: dict[str, Any], task: Task | None, letter: DeadLett
 
 
 async def _range(store: Store, start: str, end: str, count: int) -> list[DeadLetter]:
-    (entries,) = await store.read(("XRANGE", store.keys.dead_letters, start, end, "COUNT", count))
-    return [letter_from_entry(entry_id, fields) for entry_id, fields in _entries(_sound(entries))]
+    (entries,) = await store.send(("XRANGE", store.keys.dead_letters, start, end, "COUNT", count))
+    return [letter_from_entry(entry_id, fields) for entry_id, fields in _entries(sound(entries))]
 
 
 async def _walk(store: Store, task_id: str) -> DeadLetter | None:
@@ -150,20 +151,7 @@ def _match(found: Sequence[DeadLetter], task_id: str) -> DeadLetter | None:
 
 def _entries(reply: Any) -> list[tuple[str, dict[str, str]]]:
     """Stream entries whether the client library parsed them (pairs of id and dict) or not (flat lists)."""
-    return [(entry_id, fields if isinstance(fields, dict) else _pairs(fields)) for entry_id, fields in reply]
-
-
-def _pairs(reply: Any) -> dict[str, str]:
-    if isinstance(reply, dict):
-        return reply
-    flat = list(reply or ())
-    return dict(zip(flat[::2], flat[1::2], strict=False))
-
-
-def _sound(reply: Any) -> Any:
-    if isinstance(reply, Exception):
-        raise StoreError(f"Redis refused a read: {str(reply)[:200]}")
-    return reply
+    return [(entry_id, fields if isinstance(fields, dict) else pairs(fields)) for entry_id, fields in reply]
 
 
 def _metadata(text: str | None) -> dict[str, Any]:

@@ -259,8 +259,8 @@ def _secrets_of(settings: Settings) -> tuple[str, ...]:
         password = urlsplit(url).password or ""
     except ValueError:
         password = ""
-    known = {password, unquote(password), settings.api_key.get_secret_value()}
-    return tuple(sorted((secret for secret in known if len(secret) > 3), key=len, reverse=True))
+    known = {password, unquote(password), *settings.api_key.get_secret_value().split(",")}
+    return tuple(sorted((secret for secret in map(str.strip, known) if len(secret) > 3), key=len, reverse=True))
 
 
 def _text(value: object) -> str:

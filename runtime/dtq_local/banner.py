@@ -9,7 +9,6 @@ import sys
 from dtq_core.text import redact
 from dtq_local.state import DEFAULT, UpRecord
 
-
 _DEMO = "dtq_examples.tasks"
 
 

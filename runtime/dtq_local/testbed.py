@@ -192,7 +192,7 @@ class _Room:
     @classmethod
     async def open(cls, bed: Bed) -> _Room:
         store = Store.connect(bed.settings, now_ms=lambda: bed.now_ms)
-        (emptied,) = await store.read(("FLUSHALL",))
+        (emptied,) = await store.send(("FLUSHALL",))
         if isinstance(emptied, Exception):
             raise StoreError(str(emptied))
         return cls(bed, store)

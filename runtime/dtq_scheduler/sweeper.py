@@ -81,15 +81,15 @@ class Sweeper:
         keys = self.store.keys
         for queue in await self._members(keys.queues):
             await self.store.run(self.store.calls.sweep_queue(queue))
-        (marked,) = await self.store.read(("SRANDMEMBER", keys.cancelled, 100))
+        (marked,) = await self.store.send(("SRANDMEMBER", keys.cancelled, 100))
         if isinstance(marked, list) and marked:
-            statuses = await self.store.read(*(("HGET", keys.task(i), "status") for i in marked))
+            statuses = await self.store.send(*(("HGET", keys.task(i), "status") for i in marked))
             done = [i for i, status in zip(marked, statuses, strict=True) if status in (None, "cancelled")]
             if done:
-                await self.store.read(("SREM", keys.cancelled, *done))
+                await self.store.send(("SREM", keys.cancelled, *done))
 
     async def _members(self, key: str) -> list[str]:
-        (members,) = await self.store.read(("SMEMBERS", key))
+        (members,) = await self.store.send(("SMEMBERS", key))
         if isinstance(members, Exception):
             raise StoreError(f"{key}: {members}")
         return sorted(members)

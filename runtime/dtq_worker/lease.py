@@ -116,7 +116,7 @@ class LeaseKeeper(threading.Thread):
     def beat(self) -> None:
         """Write the row and announce the task types (decision 13). Raises DtqError when Redis fails."""
         keys, settings = self.store.keys, self.store.settings
-        (now,) = self.store.write(("TIME",))
+        (now,) = self.store.send(("TIME",))
         if isinstance(now, Exception):
             raise now
         now_ms = int(now[0]) * 1000 + int(now[1]) // 1000
@@ -132,7 +132,7 @@ class LeaseKeeper(threading.Thread):
                 commands.append(("ZADD", keys.task_types(queue), *types))
                 commands.append(("ZREMRANGEBYSCORE", keys.task_types(queue), "-inf", now_ms - TYPES_KEPT_S * 1000))
                 commands.append(("EXPIRE", keys.task_types(queue), TYPES_KEPT_S))
-        for command, answer in zip(commands, self.store.write(*commands), strict=True):
+        for command, answer in zip(commands, self.store.send(*commands), strict=True):
             if isinstance(answer, Exception):
                 _limited.log(logging.ERROR, f"row {command[0]}", "the worker's row cannot be written: %s", answer)
 

@@ -140,7 +140,7 @@ class Worker:
             raise InvalidConfig(f"DTQ_MAX_QUEUES: there are {self.settings.max_queues} queues already")
         wanted = self.worker_id
         for _ in range(5):
-            (now,) = await self.store.read(("TIME",))
+            (now,) = await self.store.send(("TIME",))
             self._started_ms = int(now[0]) * 1000 + int(now[1]) // 1000
             row = {
                 "worker_id": self.worker_id,
@@ -192,7 +192,7 @@ class Worker:
         """Say in Redis what we are doing. From `draining` on no fetch starts anything for us, even one under way."""
         key = self.store.keys.worker(self.worker_id)
         ttl_s = max(1, round(ROW_INTERVALS * self.settings.heartbeat_interval_s))
-        await self.store.read(("HSET", key, "status", status, "worker_id", self.worker_id), ("EXPIRE", key, ttl_s))
+        await self.store.send(("HSET", key, "status", status, "worker_id", self.worker_id), ("EXPIRE", key, ttl_s))
 
     async def _sign_off(self) -> None:
         left = len(self.inflight)

@@ -120,8 +120,8 @@ def test_readers_of_the_feed_are_told_of_the_gap_and_go_on(make_api, own_engine)
 @pytest.mark.contract("BQ-48")
 def test_a_feed_that_falls_silent_is_noticed(make_api, own_engine, monkeypatch):
     """Half-open: nobody says goodbye, nothing comes any more."""
-    monkeypatch.setattr("dtq_api.prompt_store.SILENCE_S", 0.1)
-    monkeypatch.setattr("dtq_api.prompt_store.PATIENCE_S", 0.5)
+    monkeypatch.setattr("dtq_core.store.connection.SILENCE_S", 0.1)
+    monkeypatch.setattr("dtq_core.store.connection.REPLY_TIMEOUT_S", 0.5)
     api = make_api(own_engine)
     pid = own_engine.engine.pid
     with api.socket() as client:

@@ -73,7 +73,7 @@ async def _queues_without_group(services: Services) -> list[str]:
     keys = services.store.keys
     streams = [(queue, keys.stream(queue, band)) for queue in served for band in BANDS]
     commands = [command for _, name in streams for command in (("XLEN", name), ("XINFO", "GROUPS", name))]
-    found = await services.store.read(*commands)
+    found = await services.store.send(*commands)
     missing = {
         queue
         for (queue, _), length, groups in zip(streams, found[::2], found[1::2], strict=True)

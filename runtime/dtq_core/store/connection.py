@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from typing import Any, TypeVar, cast
 
 import redis
@@ -41,6 +41,8 @@ T = TypeVar("T")
 CONNECT_TIMEOUT_S = 2.0
 REPLY_TIMEOUT_S = 5.0
 MAX_CONNECTIONS = 64
+SILENCE_S = 10.0
+"""A channel that says nothing for this long is asked whether it is still there."""
 _BUSY = ("BUSY ", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MISCONF", "NOREPLICAS", "UNKILLABLE")
 
 
@@ -151,8 +153,8 @@ class Store:
         except NoScriptError:
             return await client.execute_command("EVAL", code.source, len(call.keys), *call.keys, *call.args)
 
-    async def read(self, *commands: Sequence[Any]) -> list[Any]:
-        """Plain read commands in one round trip; an error of one is returned in its place."""
+    async def send(self, *commands: Sequence[Any]) -> list[Any]:
+        """Plain commands in one round trip; an error of one is returned in its place."""
         if not commands:
             return []
         with translated():
@@ -161,17 +163,29 @@ class Store:
                 pipe.execute_command(*command)
             return list(await pipe.execute(raise_on_error=False))
 
-    async def subscribe(self, channel: str) -> AsyncIterator[str]:
-        """Messages of one channel, on a connection of its own. Raises RedisUnavailable when it breaks."""
+    async def subscribe(self, channel: str, ready: Callable[[], None] = lambda: None) -> AsyncGenerator[str, None]:
+        """Messages of one channel, on a connection of its own; `ready` is called once the server confirmed.
+
+        Raises RedisUnavailable when the connection breaks, and when it stays silent although it was asked (a link that
+        died without a word).
+        """
         with translated():
-            async with self.redis.pubsub(ignore_subscribe_messages=True) as feed:
+            async with self.redis.pubsub() as feed:
                 await feed.subscribe(channel)
+                asked = True
                 while True:
-                    message = await feed.get_message(timeout=10.0)
+                    message = await feed.get_message(timeout=REPLY_TIMEOUT_S if asked else SILENCE_S)
                     if message is None:
+                        if asked:
+                            raise RedisUnavailable("the channel is silent")
                         await feed.ping()
-                    elif message.get("type") == "message":
+                        asked = True
+                        continue
+                    asked = False
+                    if message["type"] == "message":
                         yield str(message["data"])
+                    elif message["type"] == "subscribe":
+                        ready()
 
     def lane(self) -> Lane:
         """A connection of its own for a worker's hot path; not from the pool, so nothing can starve it."""
@@ -317,7 +331,7 @@ class SyncStore:
         _check_confirmed(int(confirmed), replicas)
         return answer
 
-    def write(self, *commands: Sequence[Any]) -> list[Any]:
+    def send(self, *commands: Sequence[Any]) -> list[Any]:
         """Plain commands in one round trip; an error of one is returned in its place."""
         with translated():
             pipe = self.redis.pipeline(transaction=False)

@@ -141,7 +141,7 @@ end
 local function deliver(queue, band, stream, id, fields, reclaimed)
   local ok, err = pcall(take, queue, band, stream, id, fields, reclaimed)
   if ok then return end
-  local text = type(err) == 'table' and err.err or tostring(err)
+  local text = reason(err)
   if find(text, 'NOPERM', 1, true) or find(text, 'READONLY', 1, true) or find(text, 'MISCONF', 1, true) then
     flush()
     error(err)

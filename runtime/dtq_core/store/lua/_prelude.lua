@@ -139,3 +139,16 @@ local function worker_event(kind, id)
   try('PUBLISH', P .. ':events', event_head .. fmt('%012x', events) .. '","ts":"' .. iso() .. '","type":"' .. kind
     .. '","task_id":null,"queue":null,"task_type":null,"attempt":null,"worker_id":' .. quote(id) .. '}')
 end
+
+local function reason(err) return type(err) == 'table' and err.err or tostring(err) end
+
+-- Runs fn(index of its first argument) for each item of a batch under its own pcall, then writes the ledger.
+local function each(first, count, stride, fn)
+  local answers = {}
+  for n = 0, count - 1 do
+    local ok, answer = pcall(fn, first + n * stride)
+    answers[n + 1] = ok and answer or 'ERROR ' .. reason(answer)
+  end
+  flush()
+  return answers
+end

@@ -45,6 +45,6 @@ end
 local answers = {}
 for i = 7, #ARGV do
   local ok, found = pcall(check, ARGV[i])
-  answers[i - 6] = ok and found or 'broken-record: ' .. (type(found) == 'table' and found.err or tostring(found))
+  answers[i - 6] = ok and found or 'broken-record: ' .. reason(found)
 end
 return answers

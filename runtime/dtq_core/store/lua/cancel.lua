@@ -3,7 +3,8 @@
 -- ARGV: 7 actor (empty: no audit) · 8 request id · 9 action · 10 leave running ones alone (1) · ids…
 -- Returns: per task CANCELLED, REQUESTED, TERMINAL, RUNNING, GONE, or ERROR text
 -- Publishes: TASK_CANCELLED; on the owner's nudge channel: look at your tasks
-local function cancel(id)
+local function cancel(i)
+  local id = ARGV[i]
   local key = TASK .. id
   local r = call('HMGET', key, 'status', 'queue', 'task_type', 'attempt', 'idempotency_key', 'priority', 'entry_id', 'worker_id')
   local status, queue = r[1], r[2]
@@ -33,10 +34,4 @@ local function cancel(id)
   return 'CANCELLED'
 end
 
-local answers = {}
-for i = 11, #ARGV do
-  local ok, answer = pcall(cancel, ARGV[i])
-  answers[i - 10] = ok and answer or 'ERROR ' .. (type(answer) == 'table' and answer.err or tostring(answer))
-end
-flush()
-return answers
+return each(11, #ARGV - 10, 1, cancel)

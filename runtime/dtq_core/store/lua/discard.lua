@@ -23,10 +23,4 @@ local function discard(i)
   return 'OK'
 end
 
-local answers = {}
-for n = 0, ARGV[9] - 1 do
-  local ok, answer = pcall(discard, 10 + n * 4)
-  answers[n + 1] = ok and answer or 'ERROR ' .. (type(answer) == 'table' and answer.err or tostring(answer))
-end
-flush()
-return answers
+return each(10, tonumber(ARGV[9]), 4, discard)

@@ -30,11 +30,6 @@ local function hand_back(i)
   return 'OK'
 end
 
-local answers = {}
-for n = 0, ARGV[8] - 1 do
-  local ok, answer = pcall(hand_back, 9 + n * 5)
-  answers[n + 1] = ok and answer or 'ERROR ' .. (type(answer) == 'table' and answer.err or tostring(answer))
-end
-flush()
+local answers = each(9, tonumber(ARGV[8]), 5, hand_back)
 for queue in pairs(woken) do wake(queue) end
 return answers

@@ -41,7 +41,7 @@ end
 for i = 8, #ARGV do
   local ok, err = pcall(release, ARGV[i])
   if not ok then
-    problems[#problems + 1] = ARGV[i] .. ': ' .. (type(err) == 'table' and err.err or tostring(err))
+    problems[#problems + 1] = ARGV[i] .. ': ' .. reason(err)
     call('ZADD', KEYS[1], int(NOW + ARGV[7]), ARGV[i])
     call('ZREM', KEYS[2], ARGV[i])
   end

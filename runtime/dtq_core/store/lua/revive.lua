@@ -41,11 +41,6 @@ local function revive(i)
   return 'OK'
 end
 
-local answers = {}
-for n = 0, ARGV[9] - 1 do
-  local ok, answer = pcall(revive, 10 + n * 11)
-  answers[n + 1] = ok and answer or 'ERROR ' .. (type(answer) == 'table' and answer.err or tostring(answer))
-end
-flush()
+local answers = each(10, tonumber(ARGV[9]), 11, revive)
 for queue in pairs(woken) do wake(queue) end
 return answers

@@ -51,14 +51,9 @@ local function settle(i)
   return status
 end
 
-local answers = {}
-for n = 0, ARGV[9] - 1 do
-  local ok, answer = pcall(settle, 10 + n * 16)
-  answers[n + 1] = ok and answer or 'ERROR ' .. (type(answer) == 'table' and answer.err or tostring(answer))
-end
+local answers = each(10, tonumber(ARGV[9]), 16, settle)
 for stream, entries in pairs(done) do
   call('XACK', stream, 'workers', unpack(entries))
   call('XDEL', stream, unpack(entries))
 end
-flush()
 return answers

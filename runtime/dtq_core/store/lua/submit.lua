@@ -85,7 +85,7 @@ local answers = {}
 for n = 0, ARGV[13] - 1 do
   local ok, answer = pcall(submit, 14 + n * 12)
   if not ok and ARGV[13] == '1' then error(answer) end
-  answers[n + 1] = ok and answer or { 'ERROR', ARGV[14 + n * 12], type(answer) == 'table' and answer.err or tostring(answer) }
+  answers[n + 1] = ok and answer or { 'ERROR', ARGV[14 + n * 12], reason(answer) }
 end
 call('ZREMRANGEBYRANK', P .. ':tasks:recent', 0, -10001)
 flush()

@@ -1,0 +1,196 @@
+"""The leader's scripts: claim, release, return, and keeping house (contract §4; decisions 15, 17, 21, 35)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from support.bench import W1, W2, Bench
+
+
+@pytest.mark.contract("C4.06", "C4.07")
+def test_a_claim_moves_what_is_due_and_no_more(bench: Bench) -> None:
+    due = [bench.submit(delay_seconds=n) for n in (1, 2)]
+    later = bench.submit(delay_seconds=100)
+    bench.now_ms += 3000
+    found, changes = bench.changes(bench.calls.claim_due(bench.lead()))
+    assert (found.leading, list(found.task_ids), found.next_in_ms) == (True, due, 97_000)
+    assert changes == {
+        "dtq:retry:schedule": dict.fromkeys(due),
+        "dtq:retry:claimed": dict.fromkeys(due, float(bench.now_ms)),
+    }
+    assert bench.redis.zrange(bench.keys.schedule, 0, -1) == [later]
+
+
+@pytest.mark.contract("C4.07")
+def test_a_claim_takes_a_hundred_at_a_time(bench: Bench) -> None:
+    for _ in range(3):
+        bench.run(bench.submit_call(*(bench.submission(delay_seconds=1) for _ in range(50))))
+    bench.now_ms += 2000
+    bench.lead()
+    assert [len(bench.claim().task_ids) for _ in range(3)] == [100, 50, 0]
+
+
+@pytest.mark.contract("BQ-14", "D15")
+def test_who_does_not_lead_claims_and_returns_nothing(bench: Bench) -> None:
+    bench.claimed(bench.submit(delay_seconds=1))
+    bench.submit(delay_seconds=1)
+    bench.now_ms += 70_000
+    found, changes = bench.changes(bench.calls.claim_due("somebody else"))
+    assert (found.leading, found.task_ids, changes) == (False, (), {})
+    assert bench.changes(bench.calls.return_stale("somebody else", 60_000)) == (0, {})
+
+
+@pytest.mark.contract("BQ-14", "D15")
+def test_the_lock_is_compared_before_it_is_touched(bench: Bench) -> None:
+    bench.lead("mine")
+    assert 0 < bench.redis.pttl(bench.keys.lock) <= 10_000
+    bench.redis.set(bench.keys.lock, "theirs", px=5000)
+    assert bench.run(bench.calls.lock("mine", 10_000)) is False
+    assert bench.run(bench.calls.lock("mine", 0)) is False
+    assert bench.redis.get(bench.keys.lock) == "theirs" and bench.redis.pttl(bench.keys.lock) <= 5000
+
+
+@pytest.mark.contract("C4.06", "D14")
+@pytest.mark.parametrize("state", ["pending", "retrying"])
+def test_a_release_puts_the_task_on_its_stream(bench: Bench, state: str) -> None:
+    task_id = bench.submit(delay_seconds=1, priority=2) if state == "pending" else bench.retrying(priority=2)
+    bench.claimed(task_id)
+    released = bench.release([task_id])
+    assert (released.released, released.problems, released.ended) == (1, (), ())
+    ((entry_id, fields),) = bench.redis.xrange(bench.keys.stream("default", 2))
+    assert fields["attempt"] == ("1" if state == "pending" else "2"), "the attempt that it is meant to execute"
+    record = bench.record(task_id)
+    assert (record["status"], record["entry_id"]) == ("queued", entry_id)
+    assert bench.redis.zcard(bench.keys.claimed) == 0
+    assert bench.redis.lrange(bench.keys.wake("default"), 0, -1) == ["1"]
+
+
+@pytest.mark.contract("D14")
+def test_a_delayed_task_past_its_time_to_live_expires_and_a_retry_goes_on(bench: Bench) -> None:
+    """PENDING may expire; RETRYING goes to QUEUED first and expires there (§1 has no other edge)."""
+    delayed = bench.submit(delay_seconds=5, metadata={"ttl_seconds": 1})
+    retrying = bench.retrying(metadata={"ttl_seconds": 2})
+    bench.claimed(delayed, retrying)
+    released = bench.release([delayed, retrying])
+    assert [(e.task_id, e.status) for e in released.ended] == [(delayed, "expired")]
+    assert bench.status(retrying) == "queued"
+    assert [(e.task_id, e.status) for e in bench.run(bench.fetch_call()).ended] == [(retrying, "expired")]
+
+
+@pytest.mark.contract("C4.08", "BQ-12")
+def test_a_stale_claim_goes_back(bench: Bench) -> None:
+    task_id = bench.submit(delay_seconds=1)
+    bench.claimed(task_id)
+    bench.now_ms += 59_000
+    assert bench.run(bench.calls.return_stale(bench.lead(), 60_000)) == 0
+    bench.now_ms += 2000
+    assert bench.run(bench.calls.return_stale(bench.lead(), 60_000)) == 1
+    assert bench.redis.zscore(bench.keys.schedule, task_id) == bench.now_ms
+    assert bench.claim().task_ids == (task_id,)
+
+
+@pytest.mark.contract("BQ-14")
+def test_a_late_release_of_an_earlier_leader_places_nothing_twice(bench: Bench) -> None:
+    task_id = bench.submit(delay_seconds=1)
+    bench.claimed(task_id)
+    assert bench.release([task_id]).released == 1
+    (delivery,) = bench.fetch()
+    bench.settle(delivery, "retrying", retry_delay_ms=60_000)
+    answer, changes = bench.changes(bench.calls.release([task_id]))
+    assert (answer.released, changes) == (0, {})
+
+
+@pytest.mark.contract("D17")
+def test_records_of_live_tasks_do_not_expire(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(task_retention_s=1000, idem_ttl_s=100)
+    queued = bench.submit(idempotency_key="q")
+    delayed = bench.submit(delay_seconds=500, idempotency_key="d")
+    for task_id in (queued, delayed):
+        bench.redis.expire(bench.keys.task(task_id), 10)
+    for key in "qd":
+        bench.redis.expire(bench.keys.idempotency("default", key), 10)
+    assert bench.run(bench.calls.renew(bench.keys.stream("default", 5), "")) == ("", 1, [])
+    assert bench.run(bench.calls.renew(bench.keys.schedule, "")) == ("", 1, [])
+    assert bench.redis.ttl(bench.keys.task(queued)) > 990
+    assert bench.redis.ttl(bench.keys.task(delayed)) > 1490
+    assert bench.redis.ttl(bench.keys.idempotency("default", "q")) > 90
+    assert bench.redis.ttl(bench.keys.idempotency("default", "d")) > 590
+
+
+@pytest.mark.contract("D17", "D33")
+def test_a_renewal_goes_in_steps(bench: Bench) -> None:
+    for _ in range(5):
+        bench.run(bench.submit_call(*(bench.submission() for _ in range(5))))
+    seen, cursor = 0, ""
+    while True:
+        cursor, _, missing = bench.run(bench.calls.renew(bench.keys.stream("default", 5), cursor, 10))
+        seen += 1
+        assert missing == []
+        if not cursor:
+            break
+    assert seen == 3
+
+
+@pytest.mark.contract("D17", "BQ-62")
+def test_dead_workers_are_forgotten_and_their_consumers_dropped_only_when_empty(bench: Bench) -> None:
+    first = bench.running(W1)
+    bench.settle(bench.running(W2), worker=W2)
+    bench.redis.sadd(bench.keys.workers, W1, W2)
+    stale, forgotten, dropped = bench.run(bench.calls.prune(["default"], [W1, W2], 0))
+    assert (stale, forgotten) == ([], 2)
+    names = {c["name"] for c in bench.redis.xinfo_consumers(bench.keys.stream("default", 5), "workers")}
+    assert (names, dropped) == ({W1}, 1), "the one that holds an entry stays"
+    assert bench.settle(first) == "succeeded"
+
+
+@pytest.mark.contract("D17", "C6.09")
+def test_a_silent_worker_is_told_of_once(bench: Bench) -> None:
+    bench.register(W1)
+    bench.now_ms += 16_000
+    assert bench.run(bench.calls.prune([], [W1], 1000))[0] == [W1]
+    assert bench.run(bench.calls.prune([], [W1], 1000))[0] == []
+
+
+@pytest.mark.contract("D35")
+def test_an_empty_queue_is_forgotten_after_the_retention(bench: Bench) -> None:
+    bench.settle(bench.running())
+    assert bench.run(bench.calls.sweep_queue("default")) is False
+    bench.now_ms += bench.settings.task_retention_s * 1000 // 2
+    assert bench.run(bench.calls.sweep_queue("default")) is False
+    bench.now_ms += bench.settings.task_retention_s * 1000 // 2 + 1
+    assert bench.run(bench.calls.sweep_queue("default")) is True
+    left = set(bench.redis.scan_iter("dtq:*default*"))
+    assert left == set()
+    assert bench.redis.smembers(bench.keys.queues) == set()
+
+
+@pytest.mark.contract("D35")
+@pytest.mark.parametrize("keeps", ["a task", "a dead letter", "a pause", "a policy", "a worker", "work meanwhile"])
+def test_what_keeps_a_queue(bench: Bench, keeps: str) -> None:
+    bench.settle(bench.running())
+    bench.run(bench.calls.sweep_queue("default"))
+    if keeps == "a task":
+        bench.submit(delay_seconds=1)
+    elif keeps == "a dead letter":
+        bench.dead()
+    elif keeps == "a pause":
+        bench.run(bench.calls.pause("default", True, actor="", request_id=""))
+    elif keeps == "a policy":
+        bench.redis.hset(bench.keys.policy("default"), "max_depth", 5)
+    elif keeps == "a worker":
+        bench.register(W1)
+    else:
+        bench.settle(bench.running())
+    bench.now_ms += bench.settings.task_retention_s * 1000 + 1
+    assert bench.run(bench.calls.sweep_queue("default")) is False
+
+
+@pytest.mark.contract("BQ-62")
+def test_a_worker_id_is_given_once(bench: Bench) -> None:
+    assert bench.register(W1) is True
+    assert bench.register(W1) is False
+    bench.redis.delete(bench.keys.worker(W1))
+    bench.running(W1)
+    assert bench.register(W1) is False, "its last life left an entry behind"
+    assert bench.register(W2) is True
