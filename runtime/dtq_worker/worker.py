@@ -115,7 +115,9 @@ class Worker:
         poller.draining = True
         keeper.status = "draining"
         keeper.nudge()
+        # First the scheduler has really ended: a step under way would take the lock again behind our back.
         scheduling.cancel()
+        await asyncio.gather(scheduling, return_exceptions=True)
         await self._quietly(self.scheduler.release_lock())
         logger.info("draining: %d tasks in hand, at most %.0f s", len(self.inflight), self.settings.drain_timeout_s)
         await self._quietly(self._mark("draining"))
