@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint fmt typecheck bench lock clean
+.PHONY: help run test test-nightly lint fmt typecheck bench lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -20,10 +20,10 @@ run: $(VENV)/.stamp ## Start everything on this machine: engine, scheduler, two 
 	@exec $(BIN)/dtq up
 
 test: lint typecheck ## Run linters, type checks and every test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 3
 
 test-nightly: $(VENV)/.stamp ## The same tests in their long variants
-	$(BIN)/python -m pytest --nightly
+	$(BIN)/python -m pytest -n 3 --nightly
 
 lint: $(VENV)/.stamp
 	$(BIN)/ruff check .
