@@ -150,7 +150,10 @@ class Stage:
             if process.poll() is not None:
                 raise BenchmarkFailed(f"the worker ended while it was measured: {tail(log)}")
             process.send_signal(signal.SIGTERM)
-            code = await asyncio.to_thread(process.wait, STOP_TIMEOUT_S)
+            try:
+                code = await asyncio.to_thread(process.wait, STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                raise BenchmarkFailed(f"the worker does not end after SIGTERM: {tail(log)}") from None
             if exit_code is not None and code != exit_code:
                 raise BenchmarkFailed(f"the worker ended with {code}: {tail(log)}")
         finally:

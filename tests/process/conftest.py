@@ -1,4 +1,4 @@
-"""Process tests: real workers and schedulers, real signals, an engine of their own kind, and a key audit after every test."""
+"""Process tests: real workers and schedulers, real signals, and a key audit after every test."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def works_again(world: World, count: int = 30) -> list[str]:
     return ids
 
 
-@pytest.mark.contract("BQ-06", "C6.01")
+@pytest.mark.contract("BQ-06")
 @pytest.mark.parametrize("order", [1, 2])
 def test_a_worker_consumes_again_after_every_kind_of_outage(lasting: World, order: int) -> None:
     """Restart, crash, connections killed, all commands paused, a longer outage: in random order, under load."""
@@ -57,7 +57,7 @@ def test_a_worker_consumes_again_after_every_kind_of_outage(lasting: World, orde
     world.check(ids, overlaps=True)
 
 
-@pytest.mark.contract("BQ-06")
+@pytest.mark.contract("C6.02", "BQ-06")
 def test_a_worker_waits_quietly_while_redis_is_away(lasting: World) -> None:
     """Few lines, no busy loop; and the scheduler, the reaper and the lease thread are all back afterwards."""
     world = lasting
@@ -149,7 +149,7 @@ def test_a_fetch_that_got_lost_costs_no_attempt(make_world: Callable[..., World]
     world.check([task_id], starts=1)
 
 
-@pytest.mark.contract("D29", "C3.03")
+@pytest.mark.contract("C3.06", "C3.07", "D29")
 @pytest.mark.parametrize("how", ["retry", "dead letter", "success"])
 def test_a_settlement_whose_answer_got_lost_counts_once(world: World, how: str) -> None:
     wire = world.wire()

@@ -29,7 +29,7 @@ WORKER_MOMENTS: dict[str, tuple[Point, Match]] = {
 }
 SCHEDULER_MOMENTS = {name: moment for name, moment in WORKER_MOMENTS.items() if "claim" in name or "release" in name}
 
-pytestmark = pytest.mark.contract("C3.01", "C3.02", "C3.03", "C3.04", "C3.05", "D4", "D20")
+pytestmark = pytest.mark.contract("C3.01", "C3.02", "C3.03", "C3.04", "C3.05", "C3.06", "C3.07", "C3.11", "D4", "D20")
 
 
 class Load:
@@ -102,7 +102,7 @@ def test_a_worker_is_killed_during_its_handlers(world: World, crash_round: int) 
     load.check()
 
 
-@pytest.mark.contract("BQ-12")
+@pytest.mark.contract("C4.21", "C4.22", "C4.23", "BQ-12")
 @pytest.mark.parametrize("name", SCHEDULER_MOMENTS)
 def test_a_scheduler_is_killed(world: World, name: str, crash_round: int) -> None:
     """The leader dies with tasks due; its successor places each of them once, and each runs once."""

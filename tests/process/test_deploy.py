@@ -27,7 +27,7 @@ def test_tasks_of_a_new_type_wait_for_a_worker_that_knows_it(world: World) -> No
     world.check(ids, starts=1)
 
 
-@pytest.mark.contract("BQ-18", "C4.05")
+@pytest.mark.contract("C4.06", "C4.18", "BQ-18")
 def test_a_type_that_nobody_knows_any_more_is_a_dead_letter(world: World) -> None:
     """One attempt, nothing executed, unknown_task_type:<type>; after the deployment a requeue runs it."""
     new = new_worker(world)

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable
 
 import pytest
+from support.engines import Server
 from support.eventually import eventually
 from support.processes import Process
 from support.wire import AFTER, BEFORE, script, took
@@ -20,7 +21,7 @@ def wait_draining(world: World, process: Process) -> None:
     eventually(lambda: row(world, process).get("status") == "draining", what=f"{process.name} says that it drains")
 
 
-@pytest.mark.contract("BQ-19", "C6.08")
+@pytest.mark.contract("C6.23", "C6.25", "C6.26", "BQ-19")
 def test_a_draining_worker_keeps_its_lease(world: World) -> None:
     """For longer than the visibility timeout, beside a hungry peer: the task runs once, by the drainer; new work goes elsewhere."""
     wire = world.wire()
@@ -43,7 +44,7 @@ def test_a_draining_worker_keeps_its_lease(world: World) -> None:
     world.check([long, *later], starts=1)
 
 
-@pytest.mark.contract("BQ-19", "C6.08")
+@pytest.mark.contract("C6.26", "C6.27", "C6.28", "BQ-19")
 def test_a_task_longer_than_the_drain_is_left_to_the_peers(make_world: Callable[..., World]) -> None:
     """The process ends at its limit and acknowledges nothing; the task runs again elsewhere."""
     world = make_world(drain_timeout_s=0.5)
@@ -61,7 +62,7 @@ def test_a_task_longer_than_the_drain_is_left_to_the_peers(make_world: Callable[
     world.check([task_id], starts=2)
 
 
-@pytest.mark.contract("BQ-19")
+@pytest.mark.contract("C6.26", "BQ-19")
 @pytest.mark.parametrize("kind", ["gate_sync", "stubborn", "block"])
 def test_a_handler_that_ignores_everything_cannot_keep_the_process(make_world: Callable[..., World], kind: str) -> None:
     world = make_world(drain_timeout_s=0.5)
@@ -95,7 +96,7 @@ def test_a_draining_leader_gives_its_lock_back_at_once(world: World) -> None:
     world.check([task_id], starts=1)
 
 
-@pytest.mark.contract("C6.08")
+@pytest.mark.contract("C6.27")
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
 def test_a_second_signal_leaves_now_and_acknowledges_nothing(world: World, second: signal.Signals) -> None:
     drainer = world.worker()
@@ -115,7 +116,7 @@ def test_a_second_signal_leaves_now_and_acknowledges_nothing(world: World, secon
     world.check(ids, starts=2)
 
 
-@pytest.mark.contract("C6.08", "D1")
+@pytest.mark.contract("C6.25", "D1")
 def test_sigterm_while_a_fetch_is_on_its_way(world: World) -> None:
     """The engine gets the fetch of a worker that drains: it starts nothing, no attempt is used, a peer runs the task."""
     wire = world.wire()
@@ -136,7 +137,7 @@ def test_sigterm_while_a_fetch_is_on_its_way(world: World) -> None:
     world.check([task_id], starts=1)
 
 
-@pytest.mark.contract("C6.08", "D14")
+@pytest.mark.contract("C6.27", "D14")
 def test_sigterm_while_the_answer_of_a_fetch_is_on_its_way(world: World) -> None:
     """The start is written, the worker learns of it while it drains: it hands the task back, and the start does not count."""
     wire = world.wire()
@@ -156,7 +157,7 @@ def test_sigterm_while_the_answer_of_a_fetch_is_on_its_way(world: World) -> None
     world.check([task_id], starts=1)
 
 
-@pytest.mark.contract("C6.08")
+@pytest.mark.contract("C6.26")
 def test_a_rolling_restart_under_load_costs_no_attempt(world: World) -> None:
     """Workers come and go by SIGTERM while a stream of tasks passes: each runs once."""
     ids: list[str] = []
@@ -172,8 +173,8 @@ def test_a_rolling_restart_under_load_costs_no_attempt(world: World) -> None:
     assert {world.task(task_id).attempt for task_id in ids} == {1}
 
 
-@pytest.mark.contract("C6.08")
-def test_sigterm_while_redis_is_away(own_engine, make_world: Callable[..., World]) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.contract("C6.03")
+def test_sigterm_while_redis_is_away(own_engine: Server, make_world: Callable[..., World]) -> None:
     """A stop never hangs on an engine that does not answer."""
     world = make_world(own_engine, drain_timeout_s=1)
     worker = world.worker()
@@ -187,7 +188,7 @@ def test_sigterm_while_redis_is_away(own_engine, make_world: Callable[..., World
     world.server.start()
 
 
-@pytest.mark.contract("C6.02")
+@pytest.mark.contract("C6.23", "C6.26")
 def test_ctrl_c_drains_too(world: World) -> None:
     worker = world.worker()
     task_id = world.submit("gate", {"gate": "g"})

@@ -22,7 +22,7 @@ KEPT = {
 """What becomes of returned values that are JSON; all others are permanent failures."""
 
 
-@pytest.mark.contract("C4.01", "C15.03", "D12")
+@pytest.mark.contract("C1.48", "C4.01", "C4.03", "C4.04", "C4.09", "D12")
 @pytest.mark.parametrize("task_type", ["raise", "raise_sync"])
 def test_whatever_a_handler_raises_ends_its_task_only(world: World, task_type: str) -> None:
     """SystemExit, KeyboardInterrupt, CancelledError, an unprintable error: one failed task each, and the next one runs."""
@@ -43,7 +43,7 @@ def test_whatever_a_handler_raises_ends_its_task_only(world: World, task_type: s
     world.check([*ids.values(), after], starts=1)
 
 
-@pytest.mark.contract("C15.02", "D12", "D18")
+@pytest.mark.contract("C2.22", "D12", "D18")
 @pytest.mark.parametrize("task_type", ["return", "return_sync"])
 def test_whatever_a_handler_returns_is_json_or_a_permanent_failure(world: World, task_type: str) -> None:
     worker = world.worker(concurrency=2)
@@ -62,7 +62,7 @@ def test_whatever_a_handler_returns_is_json_or_a_permanent_failure(world: World,
     world.check(ids.values(), starts=1)
 
 
-@pytest.mark.contract("C6.06")
+@pytest.mark.contract("C1.43", "C1.45", "C4.01", "C6.19")
 def test_a_coroutine_is_stopped_at_its_timeout(world: World) -> None:
     world.worker(concurrency=1)
     task_id = world.submit("gate", {"gate": "never"}, timeout_ms=200, max_attempts=2)
@@ -78,7 +78,7 @@ def test_a_coroutine_is_stopped_at_its_timeout(world: World) -> None:
     world.check([task_id], starts=2)
 
 
-@pytest.mark.contract("C6.06")
+@pytest.mark.contract("C6.18", "C6.19", "C6.20")
 @pytest.mark.parametrize("kind", ["gate_sync", "stubborn"])
 def test_a_handler_that_outlives_its_timeout_keeps_its_slot(world: World, kind: str) -> None:
     """Its task is settled in time, but the thread (or the coroutine that swallows its cancellation) is still there: no free slot."""
@@ -102,7 +102,7 @@ def test_a_handler_that_outlives_its_timeout_keeps_its_slot(world: World, kind: 
     world.check([stuck, later], starts=1)
 
 
-@pytest.mark.contract("D11", "C6.07")
+@pytest.mark.contract("C1.20", "C6.21", "C8.11", "D11")
 def test_a_running_coroutine_is_cancelled_by_a_nudge(make_world: Callable[..., World]) -> None:
     """Long before the next heartbeat: the worker is told on its own channel."""
     world = make_world(visibility_timeout_s=120, heartbeat_interval_s=60)
@@ -123,7 +123,7 @@ def test_a_running_coroutine_is_cancelled_by_a_nudge(make_world: Callable[..., W
     world.check([task_id], starts=1)
 
 
-@pytest.mark.contract("D11", "C6.07")
+@pytest.mark.contract("C6.21", "D11")
 def test_a_cancel_that_nobody_told_of_is_seen_with_the_next_heartbeat(world: World) -> None:
     world.worker()
     task_id = world.submit("gate", {"gate": "never"})
@@ -134,7 +134,7 @@ def test_a_cancel_that_nobody_told_of_is_seen_with_the_next_heartbeat(world: Wor
     world.check([task_id], starts=1)
 
 
-@pytest.mark.contract("D11", "C6.07")
+@pytest.mark.contract("C6.22", "D11")
 @pytest.mark.parametrize("then", ["ok", "retry", "permanent"])
 def test_a_cancelled_thread_runs_to_its_end_and_is_discarded(world: World, then: str) -> None:
     """A cancel that was accepted beats a late success, a retry and a failure."""
@@ -155,7 +155,7 @@ def test_a_cancelled_thread_runs_to_its_end_and_is_discarded(world: World, then:
     world.check([task_id], starts=1)
 
 
-@pytest.mark.contract("D11")
+@pytest.mark.contract("C1.11", "C1.14", "C1.22", "D11")
 def test_what_is_cancelled_before_it_starts_never_runs(world: World) -> None:
     """Queued, delayed and retrying: cancelled at once, with entry and schedule member; the neighbours run."""
     world.run(world.client.pause("default"))
@@ -176,7 +176,7 @@ def test_what_is_cancelled_before_it_starts_never_runs(world: World) -> None:
     world.check([queued, delayed, retrying, neighbour])
 
 
-@pytest.mark.contract("C4.02", "C4.03")
+@pytest.mark.contract("C4.03", "C4.10", "C4.16")
 def test_retries_until_it_works_and_until_it_is_enough(world: World) -> None:
     world.worker()
     works = world.submit("flaky", {"fail_times": 2}, max_attempts=5)
@@ -188,7 +188,7 @@ def test_retries_until_it_works_and_until_it_is_enough(world: World) -> None:
     world.check([works, never])
 
 
-@pytest.mark.contract("C4.04")
+@pytest.mark.contract("C1.06", "C1.18", "C4.17")
 def test_without_dead_letters_an_exhausted_task_is_failed(make_world: Callable[..., World]) -> None:
     world = make_world(dlq_enabled="false")
     world.worker()
@@ -220,7 +220,7 @@ def test_an_end_that_cannot_be_written_is_written_later(world: World) -> None:
     world.check([bad, good], starts=1)
 
 
-@pytest.mark.contract("D17")
+@pytest.mark.contract("C1.15", "C1.42", "C6.16", "D14")
 def test_a_task_that_expires_while_it_waits_is_not_run(world: World) -> None:
     world.run(world.client.pause("default"))
     feed = world.feed()

@@ -12,7 +12,7 @@ from support.world import World
 LOCK = "dtq:lock:scheduler"
 
 
-@pytest.mark.contract("BQ-14", "D15", "C4.08")
+@pytest.mark.contract("C2.16", "C4.20", "BQ-14", "D15")
 def test_a_killed_leader_is_replaced_when_its_lock_ends(world: World) -> None:
     """Takeover within ten seconds and a cycle, measured from the death; the token is another one."""
     first = world.scheduler()
@@ -95,7 +95,7 @@ def test_a_lock_deleted_by_hand_does_no_harm(world: World) -> None:
     world.check(ids, starts=1)
 
 
-@pytest.mark.contract("D15", "C4.06")
+@pytest.mark.contract("C4.21", "C6.10", "D15")
 def test_without_a_worker_delayed_tasks_become_due(world: World) -> None:
     world.scheduler()
     task_id = world.submit("echo", {}, delay_seconds=0.1)
@@ -105,7 +105,7 @@ def test_without_a_worker_delayed_tasks_become_due(world: World) -> None:
     world.check([task_id], starts=1)
 
 
-@pytest.mark.contract("C4.07")
+@pytest.mark.contract("C7.07")
 def test_many_tasks_that_become_due_together_are_released_in_seconds(world: World) -> None:
     """Ten thousand at the same moment: all placed within five seconds, a hundred per batch."""
     count = 10_000
@@ -124,7 +124,7 @@ def test_many_tasks_that_become_due_together_are_released_in_seconds(world: Worl
     world.check_places()
 
 
-@pytest.mark.contract("C4.07")
+@pytest.mark.contract("C1.31")
 def test_a_delayed_start_is_late_by_a_quarter_of_a_second_at_most(world: World) -> None:
     world.scheduler()
     world.worker(concurrency=10)

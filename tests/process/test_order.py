@@ -11,7 +11,7 @@ from support.wire import AFTER
 from support.world import World
 
 
-@pytest.mark.contract("BQ-13", "D8")
+@pytest.mark.contract("C1.36", "C6.13", "BQ-13", "D8")
 def test_an_idle_worker_starts_every_priority_at_once(world: World) -> None:
     """No band waits for another band's poll: the start is prompt on each of the ten."""
     world.worker()
@@ -30,7 +30,7 @@ def test_an_idle_worker_starts_every_priority_at_once(world: World) -> None:
     world.check(ids, starts=1)
 
 
-@pytest.mark.contract("BQ-13", "C2.01", "C6.04")
+@pytest.mark.contract("C1.36", "C1.37", "C2.03", "C6.12", "C7.05", "BQ-13")
 @pytest.mark.parametrize("concurrency", [1, 4])
 def test_order_is_strict_and_nothing_is_fetched_ahead(world: World, concurrency: int) -> None:
     """p9 before p0 for all that waits, and at each answer of the engine no more is pending than there are slots."""
@@ -74,7 +74,7 @@ def test_a_new_urgent_task_overtakes_what_waits(world: World) -> None:
     world.check([first, urgent, *line], starts=1)
 
 
-@pytest.mark.contract("D8", "C6.01")
+@pytest.mark.contract("D8")
 def test_several_queues_none_starves(world: World) -> None:
     """One worker of two queues with one slot: a flood on one does not keep the other waiting to its end."""
     world.run(world.client.pause("a"))
@@ -88,7 +88,7 @@ def test_several_queues_none_starves(world: World) -> None:
     world.check([*flood, *few], starts=1)
 
 
-@pytest.mark.contract("D21", "C5.02")
+@pytest.mark.contract("C2.12", "C6.11", "D21")
 def test_a_pause_stops_starts_of_every_kind(world: World) -> None:
     """Waiting, delayed, retrying and redelivered tasks stay; what runs finishes; other queues go on; resume is prompt."""
     dead = world.worker()

@@ -8,7 +8,7 @@ from support.wire import AFTER, CUT_ALL, script, took
 from support.world import World
 
 
-@pytest.mark.contract("BQ-01", "D2", "C3.02")
+@pytest.mark.contract("C1.34", "C3.04", "C6.28", "BQ-01", "D2")
 def test_a_task_whose_worker_was_killed_runs_again(world: World) -> None:
     """The same entry, claimed from a dead owner, is a redelivery: attempt + 1, never taken for a duplicate."""
     first = world.worker()
@@ -25,7 +25,7 @@ def test_a_task_whose_worker_was_killed_runs_again(world: World) -> None:
     world.check([task_id], starts=2)
 
 
-@pytest.mark.contract("BQ-01", "D1", "C3.01")
+@pytest.mark.contract("C3.03", "BQ-01", "D1")
 def test_a_worker_killed_between_the_start_and_the_handler(world: World) -> None:
     """RUNNING is written, not one line of the handler has run: the entry is pending and comes back."""
     wire = world.wire()
@@ -41,7 +41,7 @@ def test_a_worker_killed_between_the_start_and_the_handler(world: World) -> None
     world.check([task_id])
 
 
-@pytest.mark.contract("BQ-01", "D2", "C4.09")
+@pytest.mark.contract("C4.24", "C6.17", "BQ-01", "D2")
 def test_another_entry_for_a_running_task_is_absorbed(world: World) -> None:
     """A duplicate is acknowledged, counted and told of once; it neither runs nor ends the task."""
     world.worker()
@@ -60,7 +60,7 @@ def test_another_entry_for_a_running_task_is_absorbed(world: World) -> None:
     world.check([task_id], starts=1)
 
 
-@pytest.mark.contract("BQ-03", "D3")
+@pytest.mark.contract("C4.09", "C5.07", "BQ-03", "D3")
 def test_a_task_that_kills_its_worker_ends_as_a_dead_letter(world: World) -> None:
     """Three starts, counted before the handler runs; then the letter names the lost worker, and the neighbour is well."""
     feed = world.feed()
@@ -131,7 +131,7 @@ def test_a_worker_that_is_cut_off_stops_its_handlers_itself(world: World) -> Non
     world.check([task_id, *more], starts=2, overlaps=True)
 
 
-@pytest.mark.contract("BQ-10", "D7")
+@pytest.mark.contract("C6.07", "BQ-10", "D7")
 @pytest.mark.parametrize("kind", ["block", "spin"])
 def test_a_handler_that_blocks_the_loop_keeps_its_lease(world: World, kind: str) -> None:
     """Renewal has its own thread: for longer than the visibility timeout nobody takes the task away."""
@@ -164,7 +164,7 @@ def test_a_blocked_loop_is_told_by_the_name_of_the_task_type(world: World) -> No
     eventually(lambda: "the event loop was blocked" in worker.log() and "block" in worker.log())
 
 
-@pytest.mark.contract("BQ-17", "D32")
+@pytest.mark.contract("C6.12", "C7.05", "BQ-17", "D32")
 def test_a_dead_peers_backlog_is_taken_over_within_the_free_slots(world: World) -> None:
     """Forty entries of a dead consumer, one worker with four slots: never more than four in hand, each runs once."""
     world.worker().kill()

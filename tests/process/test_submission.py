@@ -28,7 +28,7 @@ MOMENTS: dict[str, tuple[Point, Match]] = {
 }
 
 
-@pytest.mark.contract("BQ-05", "D10", "C5.01")
+@pytest.mark.contract("C5.03", "C5.06", "BQ-05", "D10")
 @pytest.mark.parametrize("name", MOMENTS)
 def test_a_producer_killed_inside_a_submission(world: World, name: str) -> None:
     """Key, record and entry are one script: there is a whole task or none, and the key leads to it or is free."""
@@ -56,7 +56,7 @@ def test_a_producer_killed_inside_a_submission(world: World, name: str) -> None:
     world.check(found, starts=1)
 
 
-@pytest.mark.contract("BQ-05", "D9")
+@pytest.mark.contract("C7.02", "C7.04", "BQ-05", "D9")
 def test_a_refused_submission_leaves_no_key(make_world: Callable[..., World]) -> None:
     world = make_world(max_queue_depth=2, max_payload_bytes=200)
     worker = world.worker()
@@ -84,7 +84,7 @@ def test_a_refused_submission_leaves_no_key(make_world: Callable[..., World]) ->
     world.check([*waiting, accepted], starts=1)
 
 
-@pytest.mark.contract("BQ-05", "D10")
+@pytest.mark.contract("C5.04", "C5.05", "C5.06", "BQ-05", "D10")
 def test_fifty_submissions_with_one_key(world: World) -> None:
     """One is taken; the others are told that it is under way, and which task it is."""
 
@@ -118,7 +118,7 @@ def test_a_key_whose_task_is_gone_is_taken_over(world: World) -> None:
     world.check([second], starts=1)
 
 
-@pytest.mark.contract("BQ-02", "D6", "C7.01")
+@pytest.mark.contract("C7.01", "C7.02", "BQ-02", "D6")
 def test_finished_tasks_take_no_room(make_world: Callable[..., World]) -> None:
     """Sixty tasks through a queue that holds fifty: acknowledged entries are deleted, so the next one is taken."""
     world = make_world(max_queue_depth=50)

@@ -8,7 +8,7 @@ import pytest
 from support.bench import START_MS, W1, W2, Bench
 
 
-@pytest.mark.contract("C1.05", "D1", "C6.05")
+@pytest.mark.contract("C1.13", "C1.33", "C1.43", "C1.46", "C8.05", "D1")
 def test_a_start_is_written_before_the_handler_runs(bench: Bench) -> None:
     task_id = bench.submit(priority=3, idempotency_key="k")
     bench.now_ms += 500
@@ -27,7 +27,7 @@ def test_a_start_is_written_before_the_handler_runs(bench: Bench) -> None:
     }  # fmt: skip
 
 
-@pytest.mark.contract("BQ-13", "C2.01")
+@pytest.mark.contract("C1.36", "C2.03", "C6.12", "C6.13", "BQ-13")
 def test_strictly_by_priority_and_within_capacity(bench: Bench) -> None:
     ids = {priority: bench.submit(priority=priority) for priority in (3, 9, 0, 7)}
     reply = bench.run(bench.fetch_call(capacity=3))
@@ -44,7 +44,7 @@ def test_queues_in_the_order_that_is_asked_for(bench: Bench) -> None:
     assert [d.task_id for d in bench.fetch(queues=["b", "a"])] == [b, a]
 
 
-@pytest.mark.contract("D21")
+@pytest.mark.contract("C6.11", "D21")
 def test_a_paused_queue_starts_nothing(bench: Bench) -> None:
     bench.orphan(bench.running())
     bench.submit()
@@ -56,7 +56,7 @@ def test_a_paused_queue_starts_nothing(bench: Bench) -> None:
     assert (reply.deliveries, reply.paused) == ([], ("default",))
 
 
-@pytest.mark.contract("C6.08")
+@pytest.mark.contract("C6.25")
 @pytest.mark.parametrize("status", ["draining", "stopped"])
 def test_a_worker_that_drains_starts_nothing(bench: Bench, status: str) -> None:
     task_id = bench.submit()
@@ -68,7 +68,7 @@ def test_a_worker_that_drains_starts_nothing(bench: Bench, status: str) -> None:
     assert changes == {"dtq:wake:default": ["1"]}, "the token goes to a peer"
 
 
-@pytest.mark.contract("C4.09", "D2", "C3.04")
+@pytest.mark.contract("C3.06", "C4.24", "C4.25", "C6.14", "C6.17", "D2")
 @pytest.mark.parametrize("state", ["succeeded", "dead_lettered", "cancelled", "running", "queued", "retrying"])
 def test_an_entry_that_is_not_the_tasks_own_is_absorbed(bench: Bench, state: str) -> None:
     """Terminal, or another entry than the record names: acknowledged, counted, never run, whatever the task does."""
@@ -92,7 +92,7 @@ def test_an_entry_that_is_not_the_tasks_own_is_absorbed(bench: Bench, state: str
         assert bench.record(delivery.task_id) == record
 
 
-@pytest.mark.contract("D14", "C6.05")
+@pytest.mark.contract("C1.15", "C2.13", "C6.15", "C6.16", "D14")
 def test_expired_and_cancelled_ones_end_at_the_gate(bench: Bench) -> None:
     expired = bench.submit(metadata={"ttl_seconds": 1}, idempotency_key="e")
     cancelled = bench.submit(idempotency_key="c")
@@ -109,7 +109,7 @@ def test_expired_and_cancelled_ones_end_at_the_gate(bench: Bench) -> None:
     assert (bench.key_state("default", "e"), bench.key_state("default", "c")) == ("failed", "failed")
 
 
-@pytest.mark.contract("BQ-01", "D2")
+@pytest.mark.contract("C1.34", "C3.04", "C6.04", "BQ-01", "D2")
 def test_a_redelivery_is_the_next_attempt(bench: Bench) -> None:
     delivery = bench.running()
     bench.orphan(delivery)
@@ -124,7 +124,7 @@ def test_a_redelivery_is_the_next_attempt(bench: Bench) -> None:
     assert bench.run(bench.calls.touch(W1, [delivery])) == ["LOST"]
 
 
-@pytest.mark.contract("D5")
+@pytest.mark.contract("C6.07", "D5")
 def test_who_is_not_silent_keeps_its_task(bench: Bench) -> None:
     delivery = bench.running()
     assert bench.run(bench.reclaim_call(W2)).deliveries == []
@@ -133,7 +133,7 @@ def test_who_is_not_silent_keeps_its_task(bench: Bench) -> None:
     assert bench.run(bench.reclaim_call(W2)).deliveries == []
 
 
-@pytest.mark.contract("BQ-03", "D3")
+@pytest.mark.contract("C4.09", "C5.07", "BQ-03", "D3")
 def test_the_last_attempt_that_was_lost_is_a_dead_letter(bench: Bench) -> None:
     delivery = bench.running(max_attempts=1, idempotency_key="k")
     bench.orphan(delivery)
@@ -156,7 +156,7 @@ def test_a_cancel_that_was_asked_for_beats_the_redelivery(bench: Bench) -> None:
     assert bench.counters() == {"submitted": 1, "started": 1, "cancelled": 1}
 
 
-@pytest.mark.contract("BQ-17", "D32")
+@pytest.mark.contract("C7.05", "BQ-17", "D32")
 def test_a_takeover_takes_no_more_than_there_is_room_for(bench: Bench) -> None:
     for _ in range(5):
         bench.submit()
@@ -190,7 +190,7 @@ def test_an_unknown_type_is_put_off_while_a_live_peer_knows_it(bench: Bench) -> 
     assert bench.record(task_id)["error_message"] == "unknown_task_type:fresh"
 
 
-@pytest.mark.contract("C4.05", "D13")
+@pytest.mark.contract("C4.06", "C4.18", "D13")
 def test_a_type_that_nobody_announces_is_one_attempt_and_the_end(bench: Bench) -> None:
     task_id = bench.submit("nobodys", max_attempts=5)
     reply = bench.run(bench.fetch_call())
@@ -204,7 +204,7 @@ def test_a_type_that_nobody_announces_is_one_attempt_and_the_end(bench: Bench) -
     assert bench.record(task_id)["attempt"] == "1"
 
 
-@pytest.mark.contract("C4.04")
+@pytest.mark.contract("C1.06", "C4.17")
 def test_without_dead_letters_the_gate_fails_a_task(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench(dlq_enabled=False)
     task_id = bench.submit("nobodys")
@@ -214,7 +214,7 @@ def test_without_dead_letters_the_gate_fails_a_task(make_bench: Callable[..., Be
     assert bench.counters() == {"submitted": 1, "failed": 1}
 
 
-@pytest.mark.contract("D30", "BQ-07")
+@pytest.mark.contract("C2.02", "D30", "BQ-07")
 def test_a_missing_group_is_made_again_from_the_first_entry(bench: Bench) -> None:
     ids = [bench.submit() for _ in range(3)]
     stream = bench.keys.stream("default", 5)

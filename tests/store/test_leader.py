@@ -8,7 +8,7 @@ import pytest
 from support.bench import W1, W2, Bench
 
 
-@pytest.mark.contract("C4.06", "C4.07")
+@pytest.mark.contract("C2.06", "C4.19")
 def test_a_claim_moves_what_is_due_and_no_more(bench: Bench) -> None:
     due = [bench.submit(delay_seconds=n) for n in (1, 2)]
     later = bench.submit(delay_seconds=100)
@@ -22,7 +22,7 @@ def test_a_claim_moves_what_is_due_and_no_more(bench: Bench) -> None:
     assert bench.redis.zrange(bench.keys.schedule, 0, -1) == [later]
 
 
-@pytest.mark.contract("C4.07")
+@pytest.mark.contract("C7.07")
 def test_a_claim_takes_a_hundred_at_a_time(bench: Bench) -> None:
     for _ in range(3):
         bench.run(bench.submit_call(*(bench.submission(delay_seconds=1) for _ in range(50))))
@@ -41,7 +41,7 @@ def test_who_does_not_lead_claims_and_returns_nothing(bench: Bench) -> None:
     assert bench.changes(bench.calls.return_stale("somebody else", 60_000)) == (0, {})
 
 
-@pytest.mark.contract("BQ-14", "D15")
+@pytest.mark.contract("C2.16", "C4.20", "BQ-14", "D15")
 def test_the_lock_is_compared_before_it_is_touched(bench: Bench) -> None:
     bench.lead("mine")
     assert 0 < bench.redis.pttl(bench.keys.lock) <= 10_000
@@ -51,7 +51,7 @@ def test_the_lock_is_compared_before_it_is_touched(bench: Bench) -> None:
     assert bench.redis.get(bench.keys.lock) == "theirs" and bench.redis.pttl(bench.keys.lock) <= 5000
 
 
-@pytest.mark.contract("C4.06", "D14")
+@pytest.mark.contract("C1.10", "C1.21", "C4.21", "C4.22", "D14")
 @pytest.mark.parametrize("state", ["pending", "retrying"])
 def test_a_release_puts_the_task_on_its_stream(bench: Bench, state: str) -> None:
     task_id = bench.submit(delay_seconds=1, priority=2) if state == "pending" else bench.retrying(priority=2)
@@ -66,7 +66,7 @@ def test_a_release_puts_the_task_on_its_stream(bench: Bench, state: str) -> None
     assert bench.redis.lrange(bench.keys.wake("default"), 0, -1) == ["1"]
 
 
-@pytest.mark.contract("D14")
+@pytest.mark.contract("C1.12", "C1.21", "D14")
 def test_a_delayed_task_past_its_time_to_live_expires_and_a_retry_goes_on(bench: Bench) -> None:
     """PENDING may expire; RETRYING goes to QUEUED first and expires there (§1 has no other edge)."""
     delayed = bench.submit(delay_seconds=5, metadata={"ttl_seconds": 1})
@@ -78,7 +78,7 @@ def test_a_delayed_task_past_its_time_to_live_expires_and_a_retry_goes_on(bench:
     assert [(e.task_id, e.status) for e in bench.run(bench.fetch_call()).ended] == [(retrying, "expired")]
 
 
-@pytest.mark.contract("C4.08", "BQ-12")
+@pytest.mark.contract("C2.07", "C4.23", "BQ-12")
 def test_a_stale_claim_goes_back(bench: Bench) -> None:
     task_id = bench.submit(delay_seconds=1)
     bench.claimed(task_id)
@@ -101,7 +101,7 @@ def test_a_late_release_of_an_earlier_leader_places_nothing_twice(bench: Bench) 
     assert (answer.released, changes) == (0, {})
 
 
-@pytest.mark.contract("D17")
+@pytest.mark.contract("C2.08", "D17")
 def test_records_of_live_tasks_do_not_expire(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench(task_retention_s=1000, idem_ttl_s=100)
     queued = bench.submit(idempotency_key="q")
@@ -132,7 +132,7 @@ def test_a_renewal_goes_in_steps(bench: Bench) -> None:
     assert seen == 3
 
 
-@pytest.mark.contract("D17", "BQ-62")
+@pytest.mark.contract("C2.11", "D17", "BQ-38")
 def test_dead_workers_are_forgotten_and_their_consumers_dropped_only_when_empty(bench: Bench) -> None:
     first = bench.running(W1)
     bench.settle(bench.running(W2), worker=W2)
@@ -144,7 +144,7 @@ def test_dead_workers_are_forgotten_and_their_consumers_dropped_only_when_empty(
     assert bench.settle(first) == "succeeded"
 
 
-@pytest.mark.contract("D17", "C6.09")
+@pytest.mark.contract("C6.24", "C8.14", "D17")
 def test_a_silent_worker_is_told_of_once(bench: Bench) -> None:
     bench.register(W1)
     bench.now_ms += 16_000

@@ -8,7 +8,7 @@ from support.bench import W1, Bench
 from dtq_core.store.transitions import Letter
 
 
-@pytest.mark.contract("C11.09", "D14")
+@pytest.mark.contract("C11.24", "C11.26", "C11.28", "D14")
 def test_a_letter_goes_back_to_its_queue(bench: Bench) -> None:
     task_id = bench.dead(priority=3, idempotency_key="k", max_attempts=2)
     fence = int(bench.record(task_id)["fence"])
@@ -43,7 +43,6 @@ def test_a_record_that_is_gone_is_rebuilt_from_its_letter(bench: Bench) -> None:
     assert bench.settle(delivery) == "succeeded"
 
 
-@pytest.mark.contract("C11.09")
 def test_two_administrators_at_once(bench: Bench) -> None:
     letter = bench.letter(bench.dead())
     assert bench.run(bench.calls.revive([letter], actor="", request_id="")) == ["OK"]
@@ -53,7 +52,7 @@ def test_two_administrators_at_once(bench: Bench) -> None:
     assert (answers, changes) == (["CHANGED"], {})
 
 
-@pytest.mark.contract("C11.10")
+@pytest.mark.contract("C11.27", "C11.29")
 def test_a_discarded_letter_leaves_its_record(bench: Bench) -> None:
     task_id = bench.dead()
     letter = bench.letter(task_id)
@@ -95,7 +94,7 @@ def test_a_purge_goes_in_steps(bench: Bench) -> None:
     assert max(changed) <= 100 and sum(changed) == 250
 
 
-@pytest.mark.contract("D21", "C11.11")
+@pytest.mark.contract("C2.12", "C2.15", "D21")
 def test_a_pause_has_no_end_of_its_own_and_is_audited(bench: Bench) -> None:
     assert bench.run(bench.calls.pause("default", True, actor="ann", request_id="r")) is True
     assert bench.redis.get(bench.keys.paused("default")) == "1"

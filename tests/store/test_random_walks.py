@@ -277,7 +277,7 @@ def default_bench(engine: Server) -> Iterator[Bench]:
     bench.store.close()
 
 
-@pytest.mark.contract("C1.05", "D2", "D3", "D5", "D19", "D20", "D29")
+@pytest.mark.contract("C1.24", "C1.25", "D2", "D3", "D5", "D19", "D20", "D29")
 def test_any_sequence_keeps_the_world_legal(default_bench: Bench, seed: int) -> None:
     walk(default_bench, seed)
 

@@ -97,7 +97,7 @@ def test_a_full_engine_finishes_its_work_and_takes_no_more(bench: Bench) -> None
     assert bench.counters() == counters
 
 
-@pytest.mark.contract("D19")
+@pytest.mark.contract("C2.19", "D19")
 def test_the_walk_through_every_script_leaves_only_known_keys(bench: Bench) -> None:
     """The key audit of this folder does the work."""
     walk(bench)

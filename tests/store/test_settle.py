@@ -9,7 +9,7 @@ import pytest
 from support.bench import START_MS, W1, W2, Bench
 
 
-@pytest.mark.contract("C3.03", "D6", "C5.03")
+@pytest.mark.contract("C1.16", "C3.08", "C3.09", "C3.10", "C5.07", "C2.22", "D6")
 def test_success(bench: Bench) -> None:
     delivery = bench.running(idempotency_key="k")
     bench.now_ms += 250
@@ -29,7 +29,7 @@ def test_success(bench: Bench) -> None:
     assert 0 < bench.redis.ttl(bench.keys.result(delivery.task_id)) <= bench.settings.result_retention_s
 
 
-@pytest.mark.contract("C4.03", "C1.06")
+@pytest.mark.contract("C1.17", "C1.05", "C1.43", "C1.47", "C1.50", "C2.05", "C3.10", "C4.15")
 def test_a_retry(bench: Bench) -> None:
     delivery = bench.running(idempotency_key="k")
     answers, changes = bench.changes(
@@ -46,7 +46,7 @@ def test_a_retry(bench: Bench) -> None:
     assert bench.counters() == {"submitted": 1, "started": 1, "retrying": 1, "retried": 1}
 
 
-@pytest.mark.contract("C4.04", "C2.02")
+@pytest.mark.contract("C1.19", "C2.04", "C2.18", "C3.10", "C4.16", "C5.07")
 def test_a_dead_letter(bench: Bench) -> None:
     delivery = bench.running(idempotency_key="k", payload={"n": 1}, priority=4)
     bench.changes(bench.calls.settle(W1, [bench.settling(delivery, "dead_lettered")]))
@@ -64,7 +64,7 @@ def test_a_dead_letter(bench: Bench) -> None:
     assert bench.redis.xlen(bench.keys.stream("default", 4)) == 0
 
 
-@pytest.mark.contract("C2.02", "C7.04")
+@pytest.mark.contract("C2.04", "C7.08")
 def test_dead_letters_are_bounded_and_the_trimmed_ones_are_counted(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench(dlq_maxlen=100)
     for _ in range(4):
@@ -113,7 +113,7 @@ def test_a_requeued_task_is_out_of_reach_for_its_earlier_life(bench: Bench) -> N
     assert bench.settle(again) == "succeeded"
 
 
-@pytest.mark.contract("D11")
+@pytest.mark.contract("C1.20", "D11")
 @pytest.mark.parametrize("status", ["succeeded", "retrying", "dead_lettered"])
 def test_an_accepted_cancel_beats_every_end(bench: Bench, status: str) -> None:
     delivery = bench.running(idempotency_key="k")
@@ -138,7 +138,7 @@ def test_a_start_that_is_handed_back_does_not_count(bench: Bench) -> None:
     assert again.attempt == 1
 
 
-@pytest.mark.contract("D7")
+@pytest.mark.contract("C6.07", "D7")
 def test_touch_renews_and_never_takes_back(bench: Bench) -> None:
     delivery = bench.running()
     bench.orphan(delivery)
@@ -160,7 +160,7 @@ def test_touch_tells_of_a_cancel(bench: Bench) -> None:
     assert bench.run(bench.calls.touch(W1, [delivery])) == ["CANCEL"]
 
 
-@pytest.mark.contract("D11", "C11.03")
+@pytest.mark.contract("C1.11", "C1.14", "C1.22", "C1.23", "C2.15", "C11.11", "D11")
 @pytest.mark.parametrize("state", ["queued", "pending", "retrying", "claimed"])
 def test_a_cancel_takes_the_entry_or_the_member_along(bench: Bench, state: str) -> None:
     task_id = {
@@ -195,7 +195,7 @@ def test_ten_thousand_cancelled_tasks_take_no_room(make_bench: Callable[..., Ben
     bench.submit()
 
 
-@pytest.mark.contract("D11")
+@pytest.mark.contract("C1.24", "D11")
 def test_an_ended_or_unknown_task_cannot_be_cancelled(bench: Bench) -> None:
     delivery = bench.running()
     bench.settle(delivery)

@@ -16,7 +16,7 @@ def entry_of(changes: dict[str, Any], stream: str) -> tuple[str, dict[str, str]]
     return entry_id, fields
 
 
-@pytest.mark.contract("C1.01", "C2.01")
+@pytest.mark.contract("C1.02", "C1.29", "C1.30", "C1.41", "C1.42", "C2.01", "C2.08", "C2.09", "C2.14", "C2.17", "C5.03")
 def test_a_task_is_written_whole(bench: Bench) -> None:
     """Record, entry, index, queue, counters and a wake token: all of it, and nothing else."""
     task = bench.submission(
@@ -49,7 +49,7 @@ def test_a_task_is_written_whole(bench: Bench) -> None:
     assert 0 < bench.redis.ttl("dtq:idempotency:default:k") <= bench.settings.idem_ttl_s
 
 
-@pytest.mark.contract("C1.02", "D17")
+@pytest.mark.contract("C1.01", "C1.31", "C1.32", "C2.05", "D17")
 def test_a_delayed_task_waits_in_the_schedule(bench: Bench) -> None:
     task = bench.submission(delay_seconds=90)
     (answer,), changes = bench.changes(bench.submit_call(task))
@@ -61,7 +61,7 @@ def test_a_delayed_task_waits_in_the_schedule(bench: Bench) -> None:
     assert bench.redis.ttl(bench.keys.task(task.task_id)) > bench.settings.task_retention_s + 80
 
 
-@pytest.mark.contract("C1.01")
+@pytest.mark.contract("C1.35", "C1.36", "C1.38")
 def test_what_is_not_said_is_the_installations(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench(task_timeout_ms=1234)
     record = bench.record(bench.submit())
@@ -94,7 +94,7 @@ def refused(bench: Bench, task_type: str = "echo", **fields: Any) -> tuple[str, 
     return answer.code, answer.detail
 
 
-@pytest.mark.contract("C7.01", "D9", "D21", "D35", "BQ-05")
+@pytest.mark.contract("C7.02", "D9", "D21", "D35", "BQ-05")
 def test_a_refused_submission_leaves_nothing(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench(max_queue_depth=2, max_scheduled=1, max_queues=1)
     bench.submit()
@@ -119,7 +119,7 @@ def test_announcements_decide_where_the_producer_does_not_know(bench: Bench) -> 
     assert answer.code == "OK"
 
 
-@pytest.mark.contract("C7.01")
+@pytest.mark.contract("C7.01", "C7.02")
 def test_the_depth_is_exact_within_a_batch(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench(max_queue_depth=3)
     answers = bench.run(bench.submit_call(*(bench.submission() for _ in range(5))))
@@ -129,7 +129,7 @@ def test_the_depth_is_exact_within_a_batch(make_bench: Callable[..., Bench]) -> 
     assert answer.code == "FULL", "running tasks take room too"
 
 
-@pytest.mark.contract("C5.01", "C5.02", "C5.03")
+@pytest.mark.contract("C5.02", "C5.04", "C5.05", "C5.06")
 def test_one_key_one_task(bench: Bench) -> None:
     first = bench.submit(idempotency_key="k")
     for state in ("queued", "running"):

