@@ -49,8 +49,12 @@ def run(settings: Settings, workers: int = 1) -> int:
 
 def _serve_here(settings: Settings, options: dict[str, Any]) -> None:
     server = uvicorn.Server(uvicorn.Config(create_app(settings), **options))
-    # The server raises its signal once more when it has stopped; by then the process has nothing left to do with it.
-    before = {signum: signal.signal(signum, _nothing) for signum in (signal.SIGTERM, signal.SIGINT)}
+
+    def asked(signum: int, frame: FrameType | None) -> None:
+        server.should_exit = True
+
+    # Until the server listens for signals itself, and when it raises its signal once more after it has stopped.
+    before = {signum: signal.signal(signum, asked) for signum in (signal.SIGTERM, signal.SIGINT)}
     try:
         server.run()
     finally:
@@ -58,10 +62,6 @@ def _serve_here(settings: Settings, options: dict[str, Any]) -> None:
             signal.signal(signum, handler)
     if not server.started:
         raise SystemExit(1)
-
-
-def _nothing(signum: int, frame: FrameType | None) -> None:
-    pass
 
 
 def _environment(settings: Settings) -> dict[str, str]:
