@@ -50,6 +50,7 @@ async def every(
     while True:
         try:
             wanted = await step()
+            raise_if_cancelled()
             wait_s = (interval_s if wanted is None else wanted) * (1 + _rng.uniform(-jitter, jitter))
         except (Exception, asyncio.CancelledError) as exc:
             _raise_if_asked_to_stop(exc)
@@ -84,6 +85,17 @@ async def supervised(
         failures = 1 if clock() - started >= HEALTHY_AFTER_S else failures + 1
         _report(name, ended, failures, on_error)
         await sleep(backoff_s(failures, BACKOFF, _rng))
+
+
+def raise_if_cancelled() -> None:
+    """Raise CancelledError where a cancellation was asked for and something below swallowed it.
+
+    Time limits inside client libraries do that when they end in the very moment of the cancellation; a loop that did not
+    look would go on for ever.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 def _raise_if_asked_to_stop(exc: BaseException) -> None:

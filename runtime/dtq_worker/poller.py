@@ -21,7 +21,7 @@ from uuid import uuid4
 
 from dtq_core.errors import DtqError, RedisFull, RedisUnavailable
 from dtq_core.log import RateLimited, together
-from dtq_core.periodic import BACKOFF
+from dtq_core.periodic import BACKOFF, raise_if_cancelled
 from dtq_core.retry import backoff_s
 from dtq_core.store import Call, Delivery, FetchReply, Lane, Store
 from dtq_core.store.transitions import Ended
@@ -94,6 +94,7 @@ class Poller:
         lane = self.store.lane()
         try:
             while True:
+                raise_if_cancelled()
                 await self._until(partial(self._has_work, name))
                 await self._exchange(lane, name)
         finally:
@@ -104,6 +105,7 @@ class Poller:
         lane = self.store.lane()
         try:
             while True:
+                raise_if_cancelled()
                 await self._until(self._may_wait)
                 queues = self._open_queues()
                 if not queues or time.monotonic() < self._blocked_until:

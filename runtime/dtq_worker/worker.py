@@ -100,7 +100,7 @@ class Worker:
         finally:
             for task in loops:
                 task.cancel()
-            await asyncio.gather(*loops, return_exceptions=True)
+            await asyncio.wait(loops, timeout=2.0)
             await self._shut_down(state)
             keeper.stop()
             await asyncio.to_thread(keeper.join, 2.0)
@@ -117,7 +117,7 @@ class Worker:
         keeper.nudge()
         # First the scheduler has really ended: a step under way would take the lock again behind our back.
         scheduling.cancel()
-        await asyncio.gather(scheduling, return_exceptions=True)
+        await asyncio.wait([scheduling], timeout=2.0)
         await self._quietly(self.scheduler.release_lock())
         logger.info("draining: %d tasks in hand, at most %.0f s", len(self.inflight), self.settings.drain_timeout_s)
         await self._quietly(self._mark("draining"))

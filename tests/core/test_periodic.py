@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 
@@ -147,6 +148,30 @@ def test_a_cancel_within_a_step_ends_the_loop_at_once():
 
 
 @pytest.mark.contract("BQ-06")
+def test_a_cancel_that_a_step_swallows_ends_the_loop_all_the_same():
+    """A time limit inside a client library that ends in the very moment of the cancellation does that."""
+
+    async def main() -> int:
+        rounds = 0
+        inside = asyncio.Event()
+
+        async def step() -> None:
+            nonlocal rounds
+            rounds += 1
+            inside.set()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+
+        loop = asyncio.ensure_future(every("deaf", step, 0))
+        await inside.wait()
+        loop.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait_for(loop, 5)
+        return rounds
+
+    assert asyncio.run(main()) == 1
+
+
 def test_a_cancel_that_leaks_out_of_something_else_does_not_end_the_loop(caplog):
     async def step():
         other = asyncio.get_running_loop().create_future()
