@@ -18,9 +18,9 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote, urlsplit
 
 from dtq_core.clock import iso
@@ -128,8 +128,7 @@ class _Process:
             text = f"{_text(record.msg)} (its arguments cannot be shown)"
         return self.clean(text.rstrip(), MAX_MESSAGE_CHARS)
 
-    def field(self, record: logging.LogRecord, name: str) -> str | int | float | None:
-        value = record.__dict__.get(name)
+    def field(self, value: object) -> str | int | float | None:
         if value is None or isinstance(value, str):
             return self.clean(value, MAX_FIELD_CHARS) if value else None
         if (isinstance(value, int) and abs(value) < 2**63) or (isinstance(value, float) and math.isfinite(value)):
@@ -153,16 +152,18 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         process = self._process
-        fields: dict[str, Any] = {
-            "timestamp": iso(int(record.created * 1000)),
-            "level": record.levelname,
-            "service": process.service,
-        }
+        message = " | ".join([process.message(record), *process.traceback(record)])
+        return self.line(record.created, record.levelname, message, record.__dict__)
+
+    def line(self, created: float, level: str, message: str, fields: Mapping[str, Any]) -> str:
+        """One line of `message`, which is clean, and what RECORD_FIELDS names of `fields`."""
+        process = self._process
+        out: dict[str, Any] = {"timestamp": iso(int(created * 1000)), "level": level, "service": process.service}
         for name in RECORD_FIELDS:
-            fields[name] = process.field(record, name)
-        fields["worker_id"] = fields["worker_id"] or process.worker_id or None
-        fields["message"] = " | ".join([process.message(record), *process.traceback(record)])
-        return json.dumps(fields)
+            out[name] = process.field(fields.get(name))
+        out["worker_id"] = out["worker_id"] or process.worker_id or None
+        out["message"] = message
+        return json.dumps(out)
 
 
 class TextFormatter(logging.Formatter):
@@ -174,16 +175,24 @@ class TextFormatter(logging.Formatter):
     def __init__(self, process: _Process) -> None:
         super().__init__()
         self._process = process
+        self._second, self._clock = -1, ""
 
     def format(self, record: logging.LogRecord) -> str:
         process = self._process
-        clock = time.strftime("%H:%M:%S", time.localtime(record.created))
-        level = _SHORT_LEVELS.get(record.levelname, record.levelname)
-        who = process.field(record, "worker_id") or process.worker_id or process.service
-        task_id = process.field(record, "task_id")
-        task = f"{process.field(record, 'task_type') or 'task'} {str(task_id)[:8]}… " if task_id else ""
-        head = f"{clock} {level:<5} {who}  {task}{process.message(record)}"
+        head = self.line(record.created, record.levelname, process.message(record), record.__dict__)
         return "\n  | ".join([head, *process.traceback(record)])
+
+    def line(self, created: float, level: str, message: str, fields: Mapping[str, Any]) -> str:
+        """As JsonFormatter.line."""
+        process = self._process
+        second = int(created)
+        if second != self._second:
+            self._second, self._clock = second, time.strftime("%H:%M:%S", time.localtime(second))
+        level = _SHORT_LEVELS.get(level, level)
+        who = process.field(fields.get("worker_id")) or process.worker_id or process.service
+        task_id = process.field(fields.get("task_id"))
+        task = f"{process.field(fields.get('task_type')) or 'task'} {str(task_id)[:8]}… " if task_id else ""
+        return f"{self._clock} {level:<5} {who}  {task}{message}"
 
 
 class _Handler(logging.StreamHandler[Any]):
@@ -196,14 +205,16 @@ class _Handler(logging.StreamHandler[Any]):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            line = self.format(record) + "\n"
-            if self.held is not None:
-                self.held.append(line)
-            else:
-                self.stream.write(line)
-                self.flush()
+            self.put(self.format(record))
         except Exception:
             self.handleError(record)
+
+    def put(self, line: str) -> None:
+        if self.held is not None:
+            self.held.append(line + "\n")
+        else:
+            self.stream.write(line + "\n")
+            self.flush()
 
     def write_held(self) -> None:
         with self.lock or contextlib.nullcontext():
@@ -215,6 +226,35 @@ class _Handler(logging.StreamHandler[Any]):
 
     def handleError(self, record: logging.LogRecord) -> None:
         pass
+
+
+def info(source: logging.Logger, message: str, fields: Mapping[str, Any]) -> None:
+    """`source.info(message, extra=fields)` for a message without secrets, without the record where nobody else looks at it.
+
+    A record costs more than all the rest that a worker does for a small task.
+    """
+    if not source.isEnabledFor(logging.INFO):
+        return
+    handlers = logging.getLogger().handlers
+    ours = handlers[0] if len(handlers) == 1 else None
+    if isinstance(ours, _Handler) and not (ours.level or ours.filters or _looked_at(source)):
+        with contextlib.suppress(Exception):
+            formatter = cast("TextFormatter | JsonFormatter", ours.formatter)
+            ours.put(formatter.line(time.time(), "INFO", message, fields))
+    else:
+        source.info("%s", message, extra=dict(fields))
+
+
+def _looked_at(source: logging.Logger) -> bool:
+    """Whether somebody put a handler or a filter between `source` and the root, or made records of another class."""
+    if logging.getLogRecordFactory() is not logging.LogRecord:
+        return True
+    step: logging.Logger | None = source
+    while step is not None and step.parent is not None:
+        if step.handlers or step.filters or not step.propagate:
+            return True
+        step = step.parent
+    return False
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ MAX_CLASS_CHARS = 120
 MAX_ASKED_DELAY_S = 30 * 86_400
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Succeeded:
     """The handler returned; `result` is its value as compact JSON (None for a null result)."""
 
@@ -66,7 +66,7 @@ class RetryPolicy:
         return cls(settings.retry_base_delay, settings.retry_max_delay, settings.retry_jitter, settings.dlq_enabled)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Settlement:
     """What settle.lua is asked to write for one attempt."""
 
@@ -131,9 +131,9 @@ def decide(
 
     `delay_s` is a delay the handler asked for, in place of the policy's; one that is no time to wait is ignored.
     """
+    if type(outcome) is Succeeded:
+        return Settlement(TaskStatus.SUCCEEDED, outcome.result)
     match outcome:
-        case Succeeded(result):
-            return Settlement(TaskStatus.SUCCEEDED, result=result)
         case Cancelled():
             return Settlement(TaskStatus.CANCELLED)
         case TimedOut(timeout_ms):

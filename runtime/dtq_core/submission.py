@@ -72,7 +72,7 @@ class Submission:
             raw = _parse(raw)
         if problem is not None:
             raise problem
-        metadata = encode_json(raw.metadata, "metadata")
+        metadata = encode_json(raw.metadata, "metadata") if raw.metadata else b"{}"
         if len(metadata) > MAX_METADATA_BYTES:
             raise InvalidTask(f"metadata has {len(metadata)} bytes, at most {MAX_METADATA_BYTES} are taken")
         if not QUEUE_NAME.fullmatch(raw.queue):
@@ -194,19 +194,16 @@ def _ttl_ms(metadata: dict[str, Any]) -> int:
 
 def _nesting(value: Any) -> int:
     """Depth of containers, counted without recursion; stops as soon as it is too deep."""
-    depth, level = 0, [value]
-    while level:
-        inner: list[Any] = []
-        for item in level:
-            if isinstance(item, dict):
-                inner.extend(item.values())
-            elif isinstance(item, (list, tuple)):
-                inner.extend(item)
-            else:
-                continue
-        if any(isinstance(i, (dict, list, tuple)) for i in level):
-            depth += 1
-        if depth > MAX_NESTING:
-            return depth
-        level = inner
+    depth, level = 0, [value] if isinstance(value, _CONTAINERS) else []
+    while level and depth <= MAX_NESTING:
+        depth += 1
+        level = [
+            item
+            for outer in level
+            for item in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(item, _CONTAINERS)
+        ]
     return depth
+
+
+_CONTAINERS = (dict, list, tuple)

@@ -16,6 +16,8 @@ from dtq_tasks.errors import RetryableError
 from dtq_worker.inflight import Run, Stop
 from dtq_worker.threads import Threads
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
 
 async def invoke(run: Run, context: TaskContext, threads: Threads, ended: Any, max_result_bytes: int) -> Outcome | None:
     """Run the handler of `run` to its end.
@@ -80,7 +82,7 @@ def encode_result(value: Any, max_bytes: int) -> Outcome:
     if value is None:
         return Succeeded()
     try:
-        text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        text = _ENCODER.encode(value)
         size = len(text.encode())
     except BaseException as exc:
         reason = "a lone surrogate is not text" if isinstance(exc, UnicodeEncodeError) else classify(exc).error_message

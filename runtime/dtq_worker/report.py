@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from dtq_core import log
 from dtq_core.retry import Failed, TimedOut
 from dtq_core.store.transitions import Ended
 from dtq_core.task import TaskStatus
@@ -45,7 +46,7 @@ def settled(pending: Pending, status: str) -> None:
         else:
             logger.warning("attempt %d failed, the last: %s", d.attempt, error, extra=fields)
     else:
-        logger.log(level, "%s in %d ms", status, s.duration_ms, extra=fields)
+        log.info(logger, f"{status} in {s.duration_ms} ms", fields)
 
 
 def ended(task: Ended) -> None:

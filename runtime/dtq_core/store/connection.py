@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar, cast
 
 import redis
@@ -33,6 +33,7 @@ from redis.retry import Retry
 from dtq_core.config import Settings
 from dtq_core.errors import DtqError, InvalidConfig, RedisFull, RedisUnavailable, StoreError
 from dtq_core.keys import Keys
+from dtq_core.store.scripts import names as script_names
 from dtq_core.store.scripts import script
 from dtq_core.store.transitions import Call, Transitions
 
@@ -104,6 +105,8 @@ class Store:
         self.settings = settings
         self.keys = Keys(settings.key_prefix)
         self.calls = Transitions(self.keys, settings, now_ms)
+        self._idle: list[Lane] = []
+        self._free = asyncio.Semaphore(MAX_CONNECTIONS)
 
     counted: Callable[[str, str], None] = staticmethod(lambda operation, result: None)
     """Hears of the requests of the lanes: script, and ok or an error code in lower case."""
@@ -124,6 +127,8 @@ class Store:
         return cls(client, settings, now_ms)
 
     async def close(self) -> None:
+        while self._idle:
+            await self._idle.pop().close()
         with contextlib.suppress(RedisError, OSError):
             await self.redis.aclose()
 
@@ -134,8 +139,15 @@ class Store:
 
     async def run(self, call: Call[T]) -> T:
         """Run one script. A server that does not know it is given its source; nothing else is ever sent twice."""
-        with translated():
-            return call.parse(await self._evaluate(self.redis, call))
+        async with self._free:
+            lane = self._idle.pop() if self._idle else Lane(self, script_names())
+            try:
+                (answer,) = await lane.run([call])
+            finally:
+                self._idle.append(lane)
+        if isinstance(answer, DtqError):
+            raise answer
+        return cast(T, answer)
 
     async def run_replicated(self, call: Call[T], replicas: int, timeout_ms: int = 1000) -> T:
         """As `run`, then WAIT on the same connection. Raises RedisUnavailable when too few replicas confirmed in time."""
@@ -205,11 +217,13 @@ class Lane:
     After any failure the connection is closed: a reply that did not come must not be taken for the next one's.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, known: Iterable[str] = ()) -> None:
+        """`known` are scripts that the server is taken to know; of the others it gets the source with the first call."""
         self._store = store
         self._pool = store.redis.connection_pool
         self._connection: Any = None
-        self._known: set[str] = set()
+        self._known: set[str] = set(known)
+        self._pooled = bool(self._known)
 
     async def run(
         self, calls: Sequence[Call[Any]], *, before: Sequence[Any] | None = None, wait_s: float = 0.0
@@ -223,15 +237,17 @@ class Lane:
             connection = await self._connected()
             commands: list[tuple[Any, ...]] = [tuple(before)] if before else []
             commands += [self._command(call) for call in calls]
-            await connection.send_packed_command([b"".join(pack_command(command) for command in commands)])
-            if before:
-                await self._reply(connection, wait_s + REPLY_TIMEOUT_S)
-            answers = [await self._reply(connection, REPLY_TIMEOUT_S) for _ in calls]
+            async with asyncio.timeout(wait_s + REPLY_TIMEOUT_S):
+                await connection.send_packed_command([b"".join(pack_command(command) for command in commands)])
+                if before:
+                    await self._reply(connection)
+                answers = [await self._reply(connection) for _ in calls]
             for index, answer in enumerate(answers):
                 if isinstance(answer, NoScriptError):
                     self._known.discard(calls[index].script)
-                    await connection.send_packed_command([pack_command(self._command(calls[index]))])
-                    answers[index] = await self._reply(connection, REPLY_TIMEOUT_S)
+                    async with asyncio.timeout(REPLY_TIMEOUT_S):
+                        await connection.send_packed_command([pack_command(self._command(calls[index]))])
+                        answers[index] = await self._reply(connection)
                 self._known.add(calls[index].script)
         except (RedisError, OSError) as exc:
             await self.close()
@@ -244,9 +260,11 @@ class Lane:
     def _read(self, call: Call[Any], answer: Any) -> Any:
         if isinstance(answer, ResponseError):
             failure = translate(answer)
-            self._store.counted(call.script, failure.code.lower())
+            if not self._pooled:
+                self._store.counted(call.script, failure.code.lower())
             return failure
-        self._store.counted(call.script, "ok")
+        if not self._pooled:
+            self._store.counted(call.script, "ok")
         return call.parse(answer)
 
     async def close(self) -> None:
@@ -256,9 +274,12 @@ class Lane:
                 await connection.disconnect(nowait=True)
 
     async def _connected(self) -> Any:
+        if self._connection is not None and self._connection._reader.at_eof():
+            await self.close()  # the server hung up while nothing was under way
         if self._connection is None:
             connection = cast(Any, self._pool).make_connection()
             await connection.connect()
+            connection.socket_timeout = None  # `run` has one timeout per exchange; the client's costs a task per send
             self._connection = connection
         return self._connection
 
@@ -269,10 +290,10 @@ class Lane:
         return ("EVAL", code.source, len(call.keys), *call.keys, *call.args)
 
     @staticmethod
-    async def _reply(connection: Any, timeout_s: float) -> Any:
+    async def _reply(connection: Any) -> Any:
         """One reply; an error reply comes back as a value so that the ones behind it are still read."""
         try:
-            return await connection.read_response(timeout=timeout_s)
+            return await connection.read_response()
         except (ConnectionError, TimeoutError):
             raise
         except ResponseError as exc:

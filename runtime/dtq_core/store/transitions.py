@@ -25,7 +25,7 @@ BATCH = 100
 """Items per call of a batch script; far below the bound of 500 (decision 33)."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Call(Generic[T]):
     """One run of a script: its name, what goes in, and how the answer is read."""
 
@@ -72,7 +72,7 @@ class Ended:
     status: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class FetchReply:
     """What a fetch or a reclaim brought. `cursors` only after a reclaim."""
 
@@ -96,7 +96,7 @@ class SubmitAnswer:
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Settling:
     """One delivery with what is to be written about it. `record` is the attempt as JSON, open at its end."""
 

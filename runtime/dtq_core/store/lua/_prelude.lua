@@ -9,7 +9,15 @@ if NOW == 0 then
   local t = call('TIME')
   NOW = t[1] * 1000 + floor(t[2] / 1000)
 end
-local function int(n) return fmt('%.0f', n) end
+local small = {}
+local function int(n)
+  local s = small[n]
+  if not s then
+    s = fmt('%.0f', n)
+    small[n] = s
+  end
+  return s
+end
 local NOW_MS = int(NOW)
 local TASK, SCHEDULE, CLAIMED = P .. ':task:', P .. ':retry:schedule', P .. ':retry:claimed'
 local DEAD, CANCELLED = P .. ':stream:dead-letter', P .. ':cancelled'
@@ -34,19 +42,34 @@ local function iso()
   return iso_text
 end
 
+local quoted = {}
 local function quote(s)
-  if find(s, '[%c"\\]') then return cjson.encode(s) end
-  return '"' .. s .. '"'
+  local q = quoted[s]
+  if not q then
+    q = find(s, '[%c"\\]') and cjson.encode(s) or '"' .. s .. '"'
+    quoted[s] = q
+  end
+  return q
 end
 
 -- One event. A missing channel right or a feed without readers never fails a task: the reply is not looked at.
-local events, event_head, event_ts = 0, '{"event_id":"' .. SEED, nil
+-- What is the same for many tasks of a call is put together once.
+local CHANNEL, events, event_head, event_ts, middles = P .. ':events', 0, '{"event_id":"' .. SEED, nil, {}
 local function publish(kind, id, queue, task_type, attempt, worker, metadata)
   events = events + 1
   event_ts = event_ts or '","ts":"' .. iso() .. '","type":"'
-  try('PUBLISH', P .. ':events', event_head .. fmt('%012x', events) .. event_ts .. kind .. '","task_id":"' .. id
-    .. '","queue":"' .. queue .. '","task_type":' .. quote(task_type) .. ',"attempt":' .. attempt .. ',"worker_id":'
-    .. (worker and worker ~= '' and quote(worker) or 'null') .. (metadata and ',"metadata":' .. metadata or '') .. '}')
+  local of_queue = middles[queue]
+  if not of_queue then
+    of_queue = {}
+    middles[queue] = of_queue
+  end
+  local middle = of_queue[task_type]
+  if not middle then
+    middle = '","queue":"' .. queue .. '","task_type":' .. quote(task_type) .. ',"attempt":'
+    of_queue[task_type] = middle
+  end
+  try('PUBLISH', CHANNEL, event_head .. fmt('%012x', events) .. event_ts .. kind .. '","task_id":"' .. id .. middle .. attempt
+    .. ',"worker_id":' .. (worker and worker ~= '' and quote(worker) or 'null') .. (metadata and ',"metadata":' .. metadata .. '}' or '}'))
 end
 
 -- The ledger: changes are summed up per call and written once, in flush().

@@ -15,9 +15,14 @@ local function settle(i)
   if r[3] == '1' then status = 'cancelled' end
   if not LEGAL[r[2] .. '>' .. status] then return 'ALREADY' end
   local stream = stream_of(queue, band)
+  local acks = done[stream]
+  if not acks then
+    call('XLEN', stream)
+    sound(queue)
+    acks = {}
+    done[stream] = acks
+  end
   local t = { id = id, queue = queue, type = ARGV[i + 6], attempt = ARGV[i + 7], key = ARGV[i + 8], from = r[2], worker = ARGV[7] }
-  call('XLEN', stream)
-  sound(queue)
   if status == 'succeeded' then
     finish(t, status, 'duration_ms', ARGV[i + 9])
     if ARGV[i + 10] ~= '' then call('SET', P .. ':result:' .. id, ARGV[i + 10], 'EX', ARGV[8]) end
@@ -42,18 +47,15 @@ local function settle(i)
     t.error_class, t.error, t.retryable = ARGV[i + 11], ARGV[i + 12], ARGV[i + 13]
     status = give_up(t, 'duration_ms', ARGV[i + 9])
   end
-  local acks = done[stream]
-  if not acks then
-    acks = {}
-    done[stream] = acks
-  end
   acks[#acks + 1] = entry
   return status
 end
 
 local answers = each(10, tonumber(ARGV[9]), 16, settle)
 for stream, entries in pairs(done) do
-  call('XACK', stream, 'workers', unpack(entries))
-  call('XDEL', stream, unpack(entries))
+  if #entries > 0 then
+    call('XACK', stream, 'workers', unpack(entries))
+    call('XDEL', stream, unpack(entries))
+  end
 end
 return answers
