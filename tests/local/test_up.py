@@ -262,7 +262,11 @@ def test_killed_children_are_started_again(up: Callable[..., Up]) -> None:
     for name in ("worker-1", "scheduler"):
         os.kill(before[name], signal.SIGKILL)
         assert "is started again in 0.5 s" in one.saying(rf"{name} was killed by SIGKILL")
-    after = eventually(lambda: set(one.record["processes"]) == set(before) and one.record["processes"])
+    after = eventually(
+        lambda: set(one.record["processes"]) == set(before) and one.record["processes"],
+        20,
+        lambda: f"{set(before)} to run again, not {one.record['processes']}:\n{one.log}",
+    )
     assert after["worker-2"] == before["worker-2"] and after["worker-1"] != before["worker-1"]
     assert after["scheduler"] != before["scheduler"]
     one.ready(2)

@@ -113,6 +113,19 @@ def test_a_requeued_task_is_out_of_reach_for_its_earlier_life(bench: Bench) -> N
     assert bench.settle(again) == "succeeded"
 
 
+@pytest.mark.contract("BQ-09", "D5")
+@pytest.mark.parametrize("status", ["succeeded", "cancelled"])
+def test_a_task_given_up_by_a_peer_and_requeued_is_out_of_reach_too(bench: Bench, status: str) -> None:
+    """Nobody started it again, so only giving it up or requeueing it can have raised the fence."""
+    delivery = bench.running(max_attempts=1)
+    bench.orphan(delivery)
+    bench.run(bench.reclaim_call(W2))
+    assert bench.status(delivery.task_id) == "dead_lettered"
+    bench.run(bench.calls.revive([bench.letter(delivery.task_id)], actor="", request_id=""))
+    answers, changes = bench.changes(bench.calls.settle(W1, [bench.settling(delivery, status)]))
+    assert (answers, changes) == (["LOST"], {})
+
+
 @pytest.mark.contract("C1.20", "D11")
 @pytest.mark.parametrize("status", ["succeeded", "retrying", "dead_lettered"])
 def test_an_accepted_cancel_beats_every_end(bench: Bench, status: str) -> None:

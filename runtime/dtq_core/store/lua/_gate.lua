@@ -56,6 +56,11 @@ local function start(t, stream, id, key, fence, created, lost)
   handed_over(t, id, int(fence + 1), created, 0)
 end
 
+-- A run that a peer ends is out of reach for its old owner, as if the task had started anew.
+local function fence_off(t, key)
+  if t.from == 'running' then call('HINCRBY', key, 'fence', 1) end
+end
+
 -- A type this worker does not know: put off while a live peer knows it, else it is the end after one attempt (decision 13).
 local function unknown(t, stream, id, key, owner)
   local announced = tonumber(call('ZSCORE', P .. ':queue:' .. t.queue .. ':task_types', t.type) or '')
@@ -76,6 +81,7 @@ local function unknown(t, stream, id, key, owner)
     drop(stream, id)
     return
   end
+  fence_off(t, key)
   t.attempt = int(math.max(t.attempt, 1))
   t.error, t.error_class, t.retryable = 'unknown_task_type:' .. t.type, 'UnknownTaskType', '0'
   ended[#ended + 1] = { t.id, t.queue, t.type, give_up(t, 'attempt', t.attempt, 'worker_id', WORKER) }
@@ -117,6 +123,7 @@ local function take(queue, band, stream, id, fields, reclaimed)
   end
   if owner[2] == '1' or (cancelled_any and call('SISMEMBER', CANCELLED, task_id) == 1) then
     call('SREM', CANCELLED, task_id)
+    fence_off(t, key)
     finish(t, 'cancelled')
     ended[#ended + 1] = { task_id, queue, t.type, 'cancelled' }
     return drop(stream, id)
@@ -130,6 +137,7 @@ local function take(queue, band, stream, id, fields, reclaimed)
   if not KNOWN[t.type] then return unknown(t, stream, id, key, owner[1]) end
   if attempt + 1 > max then
     t.error, t.error_class, t.retryable, t.worker = 'the worker was lost during attempt ' .. attempt, 'WorkerLost', '1', owner[1] or ''
+    fence_off(t, key)
     ended[#ended + 1] = { task_id, queue, t.type, give_up(t) }
     return drop(stream, id)
   end

@@ -23,6 +23,7 @@ local function revive(i)
       'fence', NOW_MS)
     call('ZADD', P .. ':tasks:recent', NOW_MS, id)
   end
+  call('HINCRBY', key, 'fence', 1)
   call('HSET', key, 'status', 'queued', 'attempt', '0', 'available_at', NOW_MS, 'entry_id', entry, 'metadata', metadata,
     'cancel_requested', '0', 'expires_at', '0')
   call('HDEL', key, 'started_at', 'finished_at', 'duration_ms', 'worker_id', 'error_class', 'error_message', 'retryable',

@@ -13,7 +13,7 @@ local function settle(i)
   if r[1] ~= fence then return 'LOST' end
   -- A cancel that was accepted beats a retry and a late success (decision 11).
   if r[3] == '1' then status = 'cancelled' end
-  if not LEGAL[r[2] .. '>' .. status] then return 'ALREADY' end
+  if r[2] ~= 'running' or not LEGAL[r[2] .. '>' .. status] then return 'ALREADY' end
   local stream = stream_of(queue, band)
   local acks = done[stream]
   if not acks then
