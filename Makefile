@@ -20,10 +20,10 @@ run: $(VENV)/.stamp ## Start everything on this machine: engine, scheduler, two 
 	@exec $(BIN)/dtq up
 
 test: lint typecheck ## Run linters, type checks and every test
-	$(BIN)/python -m pytest -n 3
+	$(BIN)/python -m pytest -n 3 --dist worksteal
 
 test-nightly: $(VENV)/.stamp ## The same tests in their long variants
-	$(BIN)/python -m pytest -n 3 --nightly
+	$(BIN)/python -m pytest -n 3 --dist worksteal --nightly
 
 lint: $(VENV)/.stamp
 	$(BIN)/ruff check .

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -129,12 +129,19 @@ class Poller:
         self.inflight.changed.set()
 
     @asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
-        """Leave the next free slot to the reaper: the lanes ask for one task less, the waiting connection stands back."""
+    async def turn(self) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+        """Leave free slots to the reaper: the lanes ask for one task less, the waiting connection stands back.
+
+        Gives a function that waits for the next free slot; the first one is there when the turn begins.
+        """
+
+        async def next_slot() -> None:
+            await self._until(lambda: self.inflight.free > 0 or self.draining)
+
         self._standing_back = True
         try:
-            await self._until(lambda: self.inflight.free > 0 or self.draining)
-            yield
+            await next_slot()
+            yield next_slot
         finally:
             self._standing_back = False
             self.inflight.changed.set()

@@ -37,8 +37,9 @@ class Reaper:
             return await self._reclaim(queue)
         # Every slot is busy or promised to a fetch. A dead peer's work must not wait for ever behind new work.
         if await self.store.run(self.store.calls.stale(queue)):
-            async with self.poller.turn():
-                return await self._reclaim(queue)
+            async with self.poller.turn() as next_slot:
+                while await self._reclaim(queue) == 0.0 and not self.poller.draining:
+                    await next_slot()
         return None
 
     async def _reclaim(self, queue: str) -> float | None:

@@ -137,7 +137,7 @@ def test_dead_workers_are_forgotten_and_their_consumers_dropped_only_when_empty(
     first = bench.running(W1)
     bench.settle(bench.running(W2), worker=W2)
     bench.redis.sadd(bench.keys.workers, W1, W2)
-    stale, forgotten, dropped = bench.run(bench.calls.prune(["default"], [W1, W2], 0))
+    stale, forgotten, dropped = bench.run(bench.calls.prune(["default"], [W1, W2], -1))
     assert (stale, forgotten) == ([], 2)
     names = {c["name"] for c in bench.redis.xinfo_consumers(bench.keys.stream("default", 5), "workers")}
     assert (names, dropped) == ({W1}, 1), "the one that holds an entry stays"
