@@ -216,6 +216,7 @@ def test_a_client_that_does_not_read_loses_ordinary_events_only_and_holds_up_nob
             api.publish("TASK_SUCCEEDED")
         api.publish("WORKER_STOPPED")
         assert got_all.wait(20), "the healthy client was held up"
+    eventually(lambda: len(api.services.feed._readers) == 1, what="the healthy client is gone")
     (reader,) = api.services.feed._readers
     assert 0 < len(reader) <= 1000
     with ThreadPoolExecutor(1) as pool:
