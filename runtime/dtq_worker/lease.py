@@ -116,7 +116,12 @@ class LeaseKeeper(threading.Thread):
     def beat(self) -> None:
         """Write the row and announce the task types (decision 13). Raises DtqError when Redis fails."""
         keys, settings = self.store.keys, self.store.settings
-        (now,) = self.store.send(("TIME",))
+        now, born = self.store.send(("TIME",), ("HGET", keys.worker(self.worker_id), "started_at"))
+        if isinstance(born, str) and self.started_ms and born != str(self.started_ms):
+            # We were suspended for so long that our row expired, and another one took our fixed name (BQ-62).
+            logger.error("another worker is %s by now: leaving, nothing is acknowledged", self.worker_id)
+            logging.shutdown()
+            os._exit(1)
         if isinstance(now, Exception):
             raise now
         now_ms = int(now[0]) * 1000 + int(now[1]) // 1000

@@ -68,6 +68,7 @@ class Poller:
         self._types = sorted(executor.registry.handlers)
         self._hot = True
         self._standing_back = False
+        self._refused = False
         self._waiting = False
         self._doubt = True
         self._doubt_until = 0.0
@@ -175,7 +176,9 @@ class Poller:
         batch = self.settler.take()
         unwanted, self._unwanted = self._unwanted, []
         queues = self._open_queues()
-        want = self._wanted(sum(p.run.handler_ended for p in batch)) if queues else 0
+        # What was refused once may be refused again: its slots are free when it is written, not when it is sent.
+        freed = 0 if self._refused else sum(p.run.handler_ended for p in batch)
+        want = self._wanted(freed) if queues else 0
         calls: list[Call[Any]] = []
         if batch:
             calls.append(self.store.calls.settle(self.worker_id, [p.settling for p in batch]))
@@ -201,6 +204,7 @@ class Poller:
         self.inflight.reserved -= want
         self._failures = 0
         trouble = self._settled(batch, answers.pop(0)) if batch else None
+        self._refused = trouble is not None if batch else self._refused
         if unwanted:
             self._handed_back(unwanted, answers.pop(0))
         if want:

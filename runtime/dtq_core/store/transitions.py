@@ -319,7 +319,8 @@ class Transitions:
 
     def _gate(self, worker_id: str) -> tuple[Arg, ...]:
         s = self.settings
-        fresh_ms = round(max(3 * s.heartbeat_interval_s, 3) * 1000)
+        # As long as a worker's row lives: after an outage nobody's announcement is fresher.
+        fresh_ms = round(max(10 * s.heartbeat_interval_s, 5) * 1000)
         return worker_id, fresh_ms, round(s.visibility_timeout_s * 1000)
 
 

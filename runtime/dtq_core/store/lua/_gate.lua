@@ -104,7 +104,7 @@ local function take(queue, band, stream, id, fields, reclaimed)
     return drop(stream, id)
   end
   local fence, attempt, max = tonumber(r[3]), tonumber(r[4]), tonumber(fields[12])
-  if not (fence and attempt and max and fields[6] and fields[8] and fields[16] and fields[18]) then
+  if not (fence and attempt and max and tonumber(fields[16]) and tonumber(r[6]) and fields[6] and fields[8] and fields[16] and fields[18]) then
     return quarantine(queue, band, stream, id, fields, 'the record or the entry cannot be read', reclaimed)
   end
   local t = { id = task_id, queue = queue, type = fields[6], payload = fields[8], attempt = attempt, max_attempts = fields[12],
@@ -154,7 +154,9 @@ local function deliver(queue, band, stream, id, fields, reclaimed)
     flush()
     error(err)
   end
-  quarantine(queue, band, stream, id, fields, text, reclaimed)
+  local set_aside, worse = pcall(quarantine, queue, band, stream, id, fields, text, reclaimed)
+  -- Not even that is possible (the dead letters are no stream, say): it stays where it is and is met again later.
+  if not set_aside then problems[#problems + 1] = stream .. ' ' .. id .. ': ' .. text .. '; ' .. reason(worse) end
 end
 
 local function answer(more, paused)

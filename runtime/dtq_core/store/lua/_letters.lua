@@ -1,12 +1,13 @@
 -- Does: write one dead letter, keep the letters within their bounds, and end a task whose attempts are used up.
 local function bury(t)
+  local index = P .. ':queue:' .. t.queue .. ':dead'
   local before = call('XLEN', DEAD)
+  call('ZCARD', index)
   local id = call('XADD', DEAD, 'MAXLEN', '~', DLQ_MAXLEN > 0 and DLQ_MAXLEN or 10000, '*', 'task_id', t.id, 'queue', t.queue,
     'task_type', t.type, 'payload', t.payload, 'attempt', t.attempt, 'max_attempts', t.max_attempts, 'priority', t.priority,
     'timeout_ms', t.timeout_ms, 'idempotency_key', t.key, 'failed_at_ms', NOW_MS, 'attempts_made', t.attempt,
     'last_error', t.error, 'last_error_class', t.error_class, 'retryable', t.retryable, 'worker_id', t.worker or '',
     'original_queue', t.queue)
-  local index = P .. ':queue:' .. t.queue .. ':dead'
   call('ZADD', index, sub(id, 1, find(id, '-', 1, true) - 1), t.id)
   local trimmed = before + 1 - call('XLEN', DEAD)
   if trimmed > 0 then

@@ -3,6 +3,18 @@
 -- ARGV: 7… ids
 -- Returns: per task what is wrong ("" = nothing), as "kind: text"
 -- Publishes: nothing
+-- Whether any letter ever went because the letters are bounded: a writer trims the letters of all queues.
+local trimmed_any
+local function trimmed()
+  if trimmed_any == nil then
+    trimmed_any = false
+    for _, queue in ipairs(call('SMEMBERS', P .. ':queues')) do
+      trimmed_any = trimmed_any or (tonumber(call('HGET', P .. ':ledger:' .. queue, 'letters_trimmed') or 0) or 0) > 0
+    end
+  end
+  return trimmed_any
+end
+
 local function check(id)
   local r = call('HMGET', TASK .. id, 'status', 'queue', 'priority', 'entry_id', 'discarded', 'letter_gone', 'worker_id', 'fence', 'attempt')
   local status, queue = r[1], r[2]
@@ -33,8 +45,8 @@ local function check(id)
         for _, letter in ipairs(call('XRANGE', DEAD, moment, moment)) do
           if value_of(letter[2], 'task_id') == id then return '' end
         end
-        if not oldest or tonumber(string.match(oldest[1], '^%d+')) <= tonumber(moment) then return 'letter-gone: dead-lettered, but its letter was removed' end
-      elseif tonumber(call('HGET', P .. ':ledger:' .. queue, 'letters_trimmed') or 0) == 0 then
+        if not trimmed() or (oldest and tonumber(string.match(oldest[1], '^%d+')) < tonumber(moment)) then return 'letter-gone: dead-lettered, but its letter was removed' end
+      elseif not trimmed() then
         return 'letter-gone: dead-lettered, but it has no letter and none was trimmed'
       end
     end

@@ -58,7 +58,7 @@ for i = 14, 13 + queues do
     paused[#paused + 1] = queue
   else
     if #tasks < capacity and touched < 500 then sweep(queue) end
-    if #tasks >= capacity and waiting + ((bumps[queue] or {}).queued or 0) > 0 then
+    if (#tasks >= capacity or touched >= 500) and waiting + ((bumps[queue] or {}).queued or 0) > 0 then
       more = 1
       wake(queue)
     end

@@ -36,7 +36,7 @@ local function submit(i)
   local queued, pending = tonumber(c[1] or 0), tonumber(c[3] or 0)
   local mine = bumps[queue] or {}
   queued, pending = queued + (mine.queued or 0), pending + (mine.pending or 0)
-  if #payload > tonumber(policy[2] or ARGV[11]) then return { 'TOO_LARGE', id, policy[2] or ARGV[11] } end
+  if #payload > (tonumber(policy[2] or '') or tonumber(ARGV[11])) then return { 'TOO_LARGE', id, policy[2] or ARGV[11] } end
   local ask = ARGV[i + 11]
   if ask ~= '0' then
     local types = P .. ':queue:' .. queue .. ':task_types'
@@ -45,12 +45,12 @@ local function submit(i)
   local known = c[5] or mine.submitted
   if not known and call('SCARD', P .. ':queues') >= MAX_QUEUES then return { 'QUEUE_LIMIT', id, '' } end
   local depth = queued + tonumber(c[2] or 0)
-  if delay <= 0 and depth >= tonumber(policy[1] or MAX_DEPTH) then return { 'FULL', id, int(depth) } end
+  if delay <= 0 and depth >= (tonumber(policy[1] or '') or MAX_DEPTH) then return { 'FULL', id, int(depth) } end
   if delay > 0 and pending + tonumber(c[4] or 0) >= MAX_SCHEDULED then return { 'SCHEDULE_FULL', id, '' } end
 
-  attempts = attempts ~= '0' and attempts or policy[3] or ARGV[12]
-  priority = priority ~= '-1' and priority or policy[4] or '5'
-  timeout = timeout ~= '0' and timeout or policy[5] or ARGV[10]
+  attempts = attempts ~= '0' and attempts or tonumber(policy[3]) and policy[3] or ARGV[12]
+  priority = priority ~= '-1' and priority or tonumber(policy[4]) and policy[4] or '5'
+  timeout = timeout ~= '0' and timeout or tonumber(policy[5]) and policy[5] or ARGV[10]
   local due, status, entry = int(NOW + delay), 'queued', ''
   if delay > 0 then
     status = 'pending'
