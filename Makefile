@@ -16,7 +16,7 @@ $(VENV)/.stamp: requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-run: $(VENV)/.stamp ## Start everything on this machine: engine, scheduler, two workers with the demo tasks
+run: $(VENV)/.stamp ## Start everything on this machine: engine, API, scheduler, two workers with the demo tasks
 	@exec $(BIN)/dtq up
 
 test: lint typecheck ## Run linters, type checks and every test
@@ -25,12 +25,12 @@ test: lint typecheck ## Run linters, type checks and every test
 test-nightly: $(VENV)/.stamp ## The same tests in their long variants
 	$(BIN)/python -m pytest -n 3 --dist worksteal --nightly
 
-lint: $(VENV)/.stamp
+lint: $(VENV)/.stamp ## Linters only
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 
-typecheck: $(VENV)/.stamp
+typecheck: $(VENV)/.stamp ## Type checks only
 	$(BIN)/mypy
 
 fmt: $(VENV)/.stamp ## Format and fix what can be fixed

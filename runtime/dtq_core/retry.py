@@ -94,13 +94,14 @@ def is_retryable(exc: BaseException, retry_on: tuple[type[BaseException], ...] =
     `retry_on` is what the handler named itself. Redis connection errors are recognised by the family of their class, so
     that this module needs no Redis client.
     """
-    if isinstance(exc, PermanentError):
+    kind = type(exc)  # not isinstance: it asks the object, and a hostile one answers with code of its own
+    if issubclass(kind, PermanentError):
         return False
-    if isinstance(exc, (RetryableError, TimeoutError)) or (retry_on and isinstance(exc, retry_on)):
+    if issubclass(kind, (RetryableError, TimeoutError)) or (retry_on and issubclass(kind, retry_on)):
         return True
     return any(
         str(c.__module__).startswith(("redis.", "valkey.")) and c.__name__ in ("ConnectionError", "TimeoutError")
-        for c in type(exc).__mro__
+        for c in kind.__mro__
     )
 
 

@@ -33,8 +33,8 @@ async def invoke(run: Run, context: TaskContext, threads: Threads, ended: Any, m
         else:
             value = await _in_thread(run, partial(handler.fn, payload, context), threads, ended)
     except BaseException as exc:  # SystemExit, KeyboardInterrupt and CancelledError of a handler end its task, not us
-        if isinstance(exc, RetryableError) and exc.retry_after_s is not None:
-            run.extra["delay_s"] = exc.retry_after_s
+        if issubclass(type(exc), RetryableError) and getattr(exc, "retry_after_s", None) is not None:
+            run.extra["delay_s"] = getattr(exc, "retry_after_s")  # noqa: B009
         return stopped(run) if run.stop is not None else classify(exc, handler.defaults.retry_on)
     finally:
         if handler.is_async or not run.extra.get("in_thread"):

@@ -42,6 +42,8 @@ from dtq_worker.telemetry import Telemetry
 logger = logging.getLogger("dtq.worker")
 
 EXIT_NOW = 1
+HOOK_S = 5.0
+"""How long a shutdown function may take."""
 
 
 class Worker:
@@ -54,6 +56,8 @@ class Worker:
         self.registry = registry
         self.worker_id = settings.worker_id or new_worker_id()
         self.stop_asked = asyncio.Event()
+        self.registered = False
+        """Whether anybody has heard of us; before that there is nothing to drain."""
         self.inflight = InFlight(settings.worker_concurrency)
         self.telemetry = Telemetry(settings)
         store.counted = self.telemetry.redis
@@ -68,6 +72,7 @@ class Worker:
         state = SimpleNamespace()
         await self._start_up(state)
         await self._register()
+        self.registered = True
         log.set_worker_id(self.worker_id)
         self.telemetry.serve(self.worker_id, lambda: self.inflight.active)
         loop = asyncio.get_running_loop()
@@ -178,7 +183,7 @@ class Worker:
         for hook in self.registry.startup:
             try:
                 await _call(hook, state)
-            except Exception as exc:
+            except (Exception, SystemExit) as exc:
                 logger.exception("the start-up function %s failed", _name_of(hook))
                 kind, text = describe(exc)
                 raise HookFailed(f"the start-up function {_name_of(hook)} failed: {kind}: {text}") from None
@@ -186,8 +191,9 @@ class Worker:
     async def _shut_down(self, state: SimpleNamespace) -> None:
         for hook in reversed(self.registry.shutdown):
             try:
-                await _call(hook, state)
-            except Exception:
+                async with asyncio.timeout(HOOK_S):
+                    await _call(hook, state)
+            except (Exception, SystemExit):
                 logger.exception("the shutdown function %s failed", _name_of(hook))
 
     async def _mark(self, status: str) -> None:
@@ -236,10 +242,12 @@ def run(settings: Settings, queues: Sequence[str] = ("default",)) -> int:
     registry = handlers.load(settings.task_modules)
     loop = _new_loop()
     asyncio.set_event_loop(loop)
+    status = EXIT_NOW
     try:
-        return loop.run_until_complete(_main(settings, queues, registry))
+        status = loop.run_until_complete(_main(settings, queues, registry))
+        return status
     finally:
-        _close(loop)
+        _close(loop, status)
 
 
 async def _main(settings: Settings, queues: Sequence[str], registry: Registry) -> int:
@@ -251,6 +259,10 @@ async def _main(settings: Settings, queues: Sequence[str], registry: Registry) -
     worker = Worker(settings, queues, store, registry)
 
     def asked() -> None:
+        if not worker.registered:
+            logger.info("stopped before any work was taken")
+            logging.shutdown()
+            os._exit(0)
         if worker.stop_asked.is_set():
             logger.warning("second signal: leaving now, nothing is acknowledged")
             logging.shutdown()
@@ -265,7 +277,7 @@ async def _main(settings: Settings, queues: Sequence[str], registry: Registry) -
         await store.close()
 
 
-def _close(loop: asyncio.AbstractEventLoop) -> None:
+def _close(loop: asyncio.AbstractEventLoop, status: int) -> None:
     """End the loop. A handler that ignores its cancellation cannot keep the process: its task is not ours any more."""
     left = [task for task in asyncio.all_tasks(loop) if not task.done()]
     for task in left:
@@ -273,9 +285,9 @@ def _close(loop: asyncio.AbstractEventLoop) -> None:
     if left:
         _, stubborn = loop.run_until_complete(asyncio.wait(left, timeout=0.5))
         if stubborn:
-            logger.warning("%d handlers ignore their cancellation and end with the process", len(stubborn))
+            logger.warning("%d tasks ignore their cancellation and end with the process", len(stubborn))
             logging.shutdown()
-            os._exit(0)
+            os._exit(status)
     loop.close()
 
 

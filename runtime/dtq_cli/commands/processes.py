@@ -56,7 +56,6 @@ def api(args: argparse.Namespace) -> int:
         share_between_processes()
     from dtq_api.server import run
 
-    _load_handlers(settings)
     return run(settings, args.workers)
 
 
@@ -124,7 +123,7 @@ def _load_handlers(settings: Settings) -> None:
     for name in settings.task_modules:
         try:
             registry.load([name])
-        except Exception as exc:
+        except (Exception, SystemExit) as exc:
             ours = (__file__, registry.__file__)
             frames = traceback.extract_tb(exc.__traceback__)
             theirs = [f for f in frames if f.filename not in ours and "importlib" not in f.filename]

@@ -77,13 +77,14 @@ def translated() -> Iterator[None]:
 
 
 def _options(settings: Settings) -> dict[str, Any]:
+    unix = settings.redis_url.get_secret_value().startswith("unix:")
     return {
+        **({} if unix else {"socket_keepalive": True}),
         "decode_responses": True,
         "encoding_errors": "replace",
         "protocol": 2,
         "socket_connect_timeout": CONNECT_TIMEOUT_S,
         "socket_timeout": REPLY_TIMEOUT_S,
-        "socket_keepalive": True,
         "health_check_interval": 0,
         "client_name": "dtq",
     }
