@@ -103,8 +103,8 @@ local function take(queue, band, stream, id, fields, reclaimed)
     if cancelled_any then call('SREM', CANCELLED, task_id) end
     return drop(stream, id)
   end
-  local fence, attempt, max = tonumber(r[3]), tonumber(r[4]), tonumber(fields[12])
-  if not (fence and attempt and max and tonumber(fields[16]) and tonumber(r[6]) and fields[6] and fields[8] and fields[16] and fields[18]) then
+  local fence, attempt, max = whole(r[3]), whole(r[4]), whole(fields[12])
+  if not (fence and attempt and max and whole(fields[16]) and whole(r[6]) and fields[6] and fields[8] and fields[16] and fields[18]) then
     return quarantine(queue, band, stream, id, fields, 'the record or the entry cannot be read', reclaimed)
   end
   local t = { id = task_id, queue = queue, type = fields[6], payload = fields[8], attempt = attempt, max_attempts = fields[12],

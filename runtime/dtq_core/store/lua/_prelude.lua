@@ -11,12 +11,14 @@ if NOW == 0 then
 end
 local small = {}
 local function int(n)
-  local s = small[n]
-  if not s then
-    s = fmt('%.0f', n)
-    small[n] = s
-  end
+  local s = small[n] or fmt('%.0f', n)
+  small[n] = s
   return s
+end
+-- A whole number as Python reads it; Lua alone would take 5.0, 3e4 and 0x1f too.
+local function whole(s, low, high)
+  local n = s and find(s, '^%d+$') and tonumber(s)
+  return n and n >= (low or 0) and n <= (high or n) and n or nil
 end
 local NOW_MS = int(NOW)
 local TASK, SCHEDULE, CLAIMED = P .. ':task:', P .. ':retry:schedule', P .. ':retry:claimed'

@@ -48,9 +48,9 @@ local function submit(i)
   if delay <= 0 and depth >= (tonumber(policy[1] or '') or MAX_DEPTH) then return { 'FULL', id, int(depth) } end
   if delay > 0 and pending + tonumber(c[4] or 0) >= MAX_SCHEDULED then return { 'SCHEDULE_FULL', id, '' } end
 
-  attempts = attempts ~= '0' and attempts or tonumber(policy[3]) and policy[3] or ARGV[12]
-  priority = priority ~= '-1' and priority or tonumber(policy[4]) and policy[4] or '5'
-  timeout = timeout ~= '0' and timeout or tonumber(policy[5]) and policy[5] or ARGV[10]
+  attempts = attempts ~= '0' and attempts or int(whole(policy[3], 1, 1000) or ARGV[12])
+  priority = priority ~= '-1' and priority or int(whole(policy[4], 0, 9) or 5)
+  timeout = timeout ~= '0' and timeout or int(whole(policy[5], 1, 3600000) or ARGV[10])
   local due, status, entry = int(NOW + delay), 'queued', ''
   if delay > 0 then
     status = 'pending'
