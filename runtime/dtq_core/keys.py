@@ -11,7 +11,7 @@ server's clock. Every key has a TTL, or the bound in the last column.
 | `dtq:stream:audit` | stream | admin actions: `actor action task_id ts request_id` and `detail` | MAXLEN ~ 10000 |
 | `dtq:retry:schedule` | sorted set | task ids by due time: delayed and retrying tasks | DTQ_MAX_SCHEDULED per queue |
 | `dtq:retry:claimed` | sorted set | task ids by claim time: due, on their way to a stream | one batch of 100 per step; stale claims return after 60 s |
-| `dtq:task:<task_id>` | hash | the task: its fields, execution record, `fence`, `entry_id`, `cancel_requested`, `expires_at`, `history` (JSON lines, one per earlier attempt of this life, at most 9), `deferred_at`, `deferrals` | DTQ_TASK_RETENTION_S after the due time or the end; renewed while the task lives |
+| `dtq:task:<task_id>` | hash | the task: its fields, execution record, `fence`, `entry_id`, `cancel_requested`, `expires_at`, `history` (JSON lines, one per earlier attempt of this life, at most 9), `deferred_at`, `deferrals`, `letter` (id of its dead letter), `letter_gone` | DTQ_TASK_RETENTION_S after the due time or the end; renewed while the task lives |
 | `dtq:result:<task_id>` | string | the result as JSON, or `{"truncated": true, "bytes": n}` | DTQ_RESULT_RETENTION_S |
 | `dtq:idempotency:<queue>:<key>` | string | `{"task_id", "state", "updated_at"}`, state processing, completed or failed | DTQ_IDEM_TTL_S; renewed while the task lives |
 | `dtq:worker:<worker_id>` | hash | a worker's row: `worker_id hostname started_at last_heartbeat active_tasks concurrency tasks_processed tasks_failed tasks_retried status` and `queues interval_ms pid` | 10 heartbeat intervals |
@@ -27,7 +27,7 @@ server's clock. Every key has a TTL, or the bound in the last column.
 | `dtq:cancelled` | set | ids cancelled while queued whose entry was out of reach | removed when absorbed, on requeue and by the leader |
 | `dtq:tasks:recent` | sorted set | task ids by creation time | trimmed to 10000 |
 | `dtq:lock:scheduler` | string | the leader's random token | 10 s |
-| `dtq:audit:server` | hash | identity of the server as `audit verify` saw it last | one key |
+| `dtq:audit:server` | hash | identity of the server as `audit verify` saw it last; `letters_from`, the oldest dead letter left when letters were last trimmed | one key |
 | `dtq:demo:counter:<name>` | string | what the demo task counter_task counts | 1 day |
 | `dtq:events` | channel | the event feed | not stored |
 | `dtq:nudge:<worker_id>` | channel | "look at your tasks now": a cancel was requested | not stored |

@@ -65,6 +65,8 @@ async def letter_for(store: Store, task_id: str, *, requeue: bool) -> Letter:
         raise DeadLetterGone(f"the letter of task {task_id} was discarded", task_id=task_id)
     if record and record.get("status") != "dead_lettered":
         raise DeadLetterNotFound(f"task {task_id} is {record.get('status')}, not a dead letter", task_id=task_id)
+    if requeue and not (letter.queue if letter else record.get("queue")):
+        raise DeadLetterGone(f"the record of task {task_id} was lost, so nothing is left to run", task_id=task_id)
     return _letter(task_id, record, letter, requeue=requeue)
 
 

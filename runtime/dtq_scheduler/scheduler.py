@@ -1,5 +1,8 @@
 """One round of the scheduler: lead? → claim due → release → return stale claims → sweep (contract §4, decisions 15 and 17).
 
+A claim whose release was not confirmed (a reply lost, a leader that died in between) is released by the next round that
+leads, so that its task is seconds late and not a minute.
+
 Whoever holds the lock leads; a random token says who. Every script compares it again, so a leader that was frozen and
 wakes up moves nothing.
 """
@@ -9,12 +12,13 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from dtq_core.config import Settings
 from dtq_core.errors import DtqError
 from dtq_core.log import RateLimited
 from dtq_core.store import Store
+from dtq_core.store.replies import sound
 from dtq_core.store.transitions import BATCH, Ended
 from dtq_scheduler.sweeper import Sweeper
 
@@ -43,6 +47,8 @@ class Scheduler:
         self.settings = settings
         self.token = secrets.token_hex(16)
         self.leading = False
+        self._unreleased = True
+        """Claims may stand that nobody is releasing: an earlier leader's, or ours when an answer did not come."""
         self._sweeper = Sweeper(store, settings)
         self._extend_at = 0.0
         self._stale_at = 0.0
@@ -51,20 +57,18 @@ class Scheduler:
         """One round; the lock's remaining life is never trusted. Raises DtqError when Redis fails."""
         if not await self._lead():
             return FOLLOW_S
+        if self._unreleased:
+            claimed = await self._claimed()
+            await self._release(claimed)
+            self._unreleased = len(claimed) >= BATCH
+            return 0.0
+        self._unreleased = True
         due = await self.store.run(self.store.calls.claim_due(self.token, BATCH))
         if not due.leading:
             self._extend_at = 0.0
             return 0.0
-        if due.task_ids:
-            released = await self.store.run(self.store.calls.release(due.task_ids))
-            for problem in released.problems:
-                _limited.log(logging.ERROR, f"release {problem[:60]}", "cannot be released: %s", problem)
-            for task in released.ended:
-                fields = {"task_id": task.task_id, "task_type": task.task_type, "queue": task.queue}
-                logger.info(
-                    "expired before it was due", extra={**fields, "status": task.status, "event_type": "TASK_EXPIRED"}
-                )
-                self._on_ended(task)
+        await self._release(due.task_ids)
+        self._unreleased = False
         if len(due.task_ids) >= BATCH:
             return 0.0
         await self._keep_house()
@@ -75,6 +79,23 @@ class Scheduler:
         self.leading = False
         await self.store.run(self.store.calls.lock(self.token, 0))
 
+    async def _claimed(self) -> Sequence[str]:
+        (ids,) = await self.store.send(("ZRANGE", self.store.keys.claimed, 0, BATCH - 1))
+        return list(sound(ids))
+
+    async def _release(self, task_ids: Sequence[str]) -> None:
+        if not task_ids:
+            return
+        released = await self.store.run(self.store.calls.release(task_ids))
+        for problem in released.problems:
+            _limited.log(logging.ERROR, f"release {problem[:60]}", "cannot be released: %s", problem)
+        for task in released.ended:
+            fields = {"task_id": task.task_id, "task_type": task.task_type, "queue": task.queue}
+            logger.info(
+                "expired before it was due", extra={**fields, "status": task.status, "event_type": "TASK_EXPIRED"}
+            )
+            self._on_ended(task)
+
     async def _lead(self) -> bool:
         now = time.monotonic()
         if self.leading and now < self._extend_at:
@@ -83,6 +104,7 @@ class Scheduler:
         self.leading = await self.store.run(self.store.calls.lock(self.token, LOCK_MS))
         self._extend_at = now + EXTEND_EVERY_S
         if self.leading != led:
+            self._unreleased = True
             logger.info("this scheduler leads" if self.leading else "another scheduler leads now")
         return self.leading
 

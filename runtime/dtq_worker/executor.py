@@ -22,6 +22,7 @@ from dtq_core.task import TaskStatus
 from dtq_tasks.registry import AnyHandler, Registry
 from dtq_worker.inflight import InFlight, Key, Run, Stop
 from dtq_worker.invoke import context_of, invoke, stopped
+from dtq_worker.looptick import LoopTick
 from dtq_worker.settler import Settler
 from dtq_worker.threads import Threads
 
@@ -31,7 +32,6 @@ _limited = RateLimited(logger)
 WATCH_INTERVAL_S = 0.05
 STOP_GRACE_S = 1.0
 """How long a coroutine may take to end after it was cancelled, before its task is settled without it."""
-LAG_WARNING_S = 1.0
 
 
 class Executor:
@@ -54,6 +54,12 @@ class Executor:
         self._on_start = on_start
         self.state = SimpleNamespace()
         self.policy = RetryPolicy.of(settings)
+        self.tick = LoopTick(
+            inflight,
+            STOP_GRACE_S + settings.visibility_timeout_s,
+            settings.drain_timeout_s,
+            settings.heartbeat_interval_s,
+        )
         self._threads = Threads()
         self._rng = random.Random()
         self._work = asyncio.Event()
@@ -63,6 +69,8 @@ class Executor:
         key = (delivery.task_id, delivery.fence)
         if self.inflight.knows(key):
             return False
+        if not len(self.inflight):
+            self.tick.resumed()
         now = time.monotonic()
         run = Run(delivery, self.registry.handlers[delivery.task_type], now, now + delivery.timeout_ms / 1000)
         self.inflight.add(run)
@@ -125,22 +133,14 @@ class Executor:
             self._stop(run, Stop.CANCEL)
 
     async def watch(self) -> None:
-        """For ever: stop runs past their deadline, settle those whose handler ignores it, and tell of a blocked loop."""
+        """For ever: stop runs past their deadline, and settle those whose handler ignores it."""
         while True:
-            idle = not len(self.inflight)
-            if idle:
+            if not len(self.inflight):
                 self._work.clear()
                 await self._work.wait()
-            # The first handler after an idle time may block the loop before we are told that there is work.
-            before = (
-                min((run.started for run in self.inflight.runs()), default=time.monotonic())
-                if idle
-                else time.monotonic()
-            )
             await asyncio.sleep(WATCH_INTERVAL_S)
+            self.tick.turned()
             now = time.monotonic()
-            if now - before > LAG_WARNING_S + WATCH_INTERVAL_S:
-                self._tell_of_lag(now - before)
             for run in self.inflight.runs():
                 if run.decided:
                     continue
@@ -159,14 +159,6 @@ class Executor:
     def _delay_s(self, run: Run) -> float | None:
         asked = run.extra.get("delay_s")
         return asked if asked is not None else _handler_delay(run.handler, run.delivery.attempt)
-
-    def _tell_of_lag(self, lag_s: float) -> None:
-        names = sorted({run.delivery.task_type for run in self.inflight.runs() if run.handler.is_async})
-        _limited.log(
-            logging.WARNING, "lag",
-            "the event loop was blocked for %.1f s; handlers running: %s (use a plain def for blocking code)",
-            lag_s, ", ".join(names) or "none",
-        )  # fmt: skip
 
 
 def _handler_delay(handler: AnyHandler, attempt: int) -> float | None:

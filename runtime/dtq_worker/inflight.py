@@ -85,8 +85,8 @@ class InFlight:
 
     @property
     def free(self) -> int:
-        """Slots that nobody uses and no fetch under way may fill."""
-        return max(0, self.concurrency - len(self._runs) - self._zombies - self.reserved)
+        """Slots that nobody uses and no fetch under way may fill; below zero while refused settlements keep theirs."""
+        return self.concurrency - len(self._runs) - self._zombies - self.reserved
 
     @property
     def active(self) -> int:

@@ -31,7 +31,13 @@ async def invoke(run: Run, context: TaskContext, threads: Threads, ended: Any, m
         if handler.is_async:
             value = await handler.fn(payload, context)
         else:
-            value = await _in_thread(run, partial(handler.fn, payload, context), threads, ended)
+            run.extra["in_thread"] = True
+            value, error = await threads.run(partial(handler.fn, payload, context), ended)
+            if error is not None:
+                raise error
+            if inspect.isawaitable(value):
+                # A blocking function that hands out a coroutine (a decorated one, say): it is awaited like any other.
+                value = await value
     except BaseException as exc:  # SystemExit, KeyboardInterrupt and CancelledError of a handler end its task, not us
         if issubclass(type(exc), RetryableError) and getattr(exc, "retry_after_s", None) is not None:
             run.extra["delay_s"] = getattr(exc, "retry_after_s")  # noqa: B009
@@ -90,15 +96,6 @@ def encode_result(value: Any, max_bytes: int) -> Outcome:
     if size > max_bytes:
         text = json.dumps({"truncated": True, "bytes": size}, separators=(",", ":"))
     return Succeeded(text)
-
-
-async def _in_thread(run: Run, fn: Any, threads: Threads, ended: Any) -> Any:
-    run.extra["in_thread"] = True
-    value = await threads.run(fn, ended)
-    if inspect.isawaitable(value):
-        # A blocking function that hands out a coroutine (a decorated one, say): it is awaited like any other.
-        return await value
-    return value
 
 
 def _decode(payload: str) -> dict[str, Any]:

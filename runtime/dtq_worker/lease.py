@@ -96,6 +96,7 @@ class LeaseKeeper(threading.Thread):
             except BaseException:  # whatever it is, leases must go on
                 _limited.log(logging.ERROR, "lease bug", "the lease thread met an error and goes on", exc_info=True)
             self._fence_when_late()
+            self.executor.tick.look()
             nudged = self._wake.wait(interval * self._rng.uniform(0.8, 1.0))
             if nudged:
                 self._wake.clear()

@@ -126,7 +126,7 @@ class Poller:
             if isinstance(found, DtqError):
                 raise found
         self._doubt = False
-        self._receive(found)
+        self.take_in(found)
         self.inflight.changed.set()
 
     @asynccontextmanager
@@ -165,14 +165,17 @@ class Poller:
         """A request failed half-way: nobody knows what it did."""
         self._doubt = True
         self._doubt_until = time.monotonic() + DOUBT_S
+        if not isinstance(exc, DtqError):
+            return  # it is told where it ends up
         _limited.log(logging.WARNING, f"exchange {type(exc).__name__}", "no answer from Redis: %s", exc)
 
     async def _exchange(self, lane: Lane, name: str) -> None:
+        trouble: DtqError | None = None
         if self._doubt and name == LANES[0]:
             try:
                 await self.adopt(lane)
             except DtqError as exc:
-                return await self._failed(exc)
+                trouble = exc  # no new tasks then (`_wanted`), but what has ended is written
         batch = self.settler.take()
         unwanted, self._unwanted = self._unwanted, []
         queues = self._open_queues()
@@ -187,30 +190,30 @@ class Poller:
         if want:
             calls.append(self._fetch(name, want, queues))
         if not calls:
-            return None
+            return await self._failed(trouble) if trouble else None
         self.inflight.reserved += want
         try:
             answers = await lane.run(calls)
-        except DtqError as exc:
+        except BaseException as exc:
             self.settler.put_back(batch)
             self._unwanted += unwanted
             self.inflight.reserved -= want
             self.doubt(exc)
+            if not isinstance(exc, DtqError):
+                raise
             return await self._failed(exc)
-        except BaseException:
-            self.settler.put_back(batch)
-            self.inflight.reserved -= want
-            raise
         self.inflight.reserved -= want
-        self._failures = 0
-        trouble = self._settled(batch, answers.pop(0)) if batch else None
-        self._refused = trouble is not None if batch else self._refused
+        if batch:
+            refused = self._settled(batch, answers.pop(0))
+            self._refused = refused is not None
+            trouble = trouble or refused
         if unwanted:
-            self._handed_back(unwanted, answers.pop(0))
+            trouble = self._handed_back(unwanted, answers.pop(0)) or trouble
         if want:
             self._fetched(answers.pop(0), want)
         if trouble is not None:
-            await self._failed(trouble)
+            return await self._failed(trouble)
+        self._failures = 0
         return None
 
     async def _wait_once(self, lane: Lane, queues: list[str]) -> None:
@@ -227,15 +230,13 @@ class Poller:
                 (answer,) = await lane.run([self._fetch("w", want, queues)])
             else:
                 (answer,) = await lane.run([self._fetch("w", want, queues)], before=before, wait_s=wait_s)
-        except DtqError as exc:
+        except BaseException as exc:
             self.inflight.reserved -= want
             self._waiting = False
             self.doubt(exc)
+            if not isinstance(exc, DtqError):
+                raise
             return await self._failed(exc)
-        except BaseException:
-            self.inflight.reserved -= want
-            self._waiting = False
-            raise
         self.inflight.reserved -= want
         self._waiting = False
         self._failures = 0
@@ -281,11 +282,12 @@ class Poller:
             written = self.settler.apply(batch, answers)
         return None if written else RedisUnavailable("some results were refused")
 
-    def _handed_back(self, deliveries: list[Delivery], answers: list[str] | DtqError) -> None:
+    def _handed_back(self, deliveries: list[Delivery], answers: list[str] | DtqError) -> DtqError | None:
         if isinstance(answers, DtqError):
             self._unwanted += deliveries
-            return
+            return answers
         logger.info("handed %d tasks back that had not begun", answers.count("OK"))
+        return None
 
     def _wanted(self, freed: int) -> int:
         """How many tasks a lane may ask for beside settling `freed` slots free; the waiting connection has the rest."""

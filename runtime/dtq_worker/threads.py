@@ -24,8 +24,8 @@ class Threads:
         self._count = 0
         self._lock = threading.Lock()
 
-    async def run(self, fn: Callable[[], Any], ended: Callable[[], None]) -> Any:
-        """Call `fn()` in a thread and return its value or raise what it raised.
+    async def run(self, fn: Callable[[], Any], ended: Callable[[], None]) -> tuple[Any, BaseException | None]:
+        """Call `fn()` in a thread; return its value and what it raised (a StopIteration could not leave a coroutine).
 
         Cancelling stops the waiting, not the thread. `ended()` is called on the event loop when the thread is really
         done, cancelled or not.
@@ -51,10 +51,7 @@ class Threads:
             else:
                 self._count += 1
                 threading.Thread(target=self._work, name=f"dtq-handler-{self._count}", daemon=True).start()
-        value, error = await future
-        if error is not None:
-            raise error
-        return value
+        return await future
 
     def _work(self) -> None:
         while True:

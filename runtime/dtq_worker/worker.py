@@ -12,17 +12,18 @@ import inspect
 import logging
 import os
 import signal
+import threading
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
 from dtq_core import log
 from dtq_core.config import Settings
 from dtq_core.errors import DtqError, HookFailed, InvalidConfig
-from dtq_core.periodic import every, supervised
+from dtq_core.periodic import every, raise_if_cancelled, supervised
 from dtq_core.retry import describe
 from dtq_core.store import Store, SyncStore
 from dtq_core.store.transitions import Ended
@@ -42,6 +43,8 @@ from dtq_worker.telemetry import Telemetry
 logger = logging.getLogger("dtq.worker")
 
 EXIT_NOW = 1
+LAST_WORD_S = 0.5
+"""How long a signal that ends the process waits for the event loop to say so first."""
 HOOK_S = 5.0
 """How long a shutdown function may take."""
 
@@ -58,6 +61,7 @@ class Worker:
         self.stop_asked = asyncio.Event()
         self.registered = False
         """Whether anybody has heard of us; before that there is nothing to drain."""
+        self.stop_signalled: float | None = None
         self.inflight = InFlight(settings.worker_concurrency)
         self.telemetry = Telemetry(settings)
         store.counted = self.telemetry.redis
@@ -87,6 +91,7 @@ class Worker:
             "started: queues %s, concurrency %d, task types %s",
             ", ".join(self.queues), self.inflight.concurrency, ", ".join(sorted(self.registry.handlers)),
         )  # fmt: skip
+        executor.tick.stop_signalled = lambda: self.stop_signalled
         keeper.started_ms = self._started_ms
         keeper.status = "ready"
         keeper.start()
@@ -183,7 +188,8 @@ class Worker:
         for hook in self.registry.startup:
             try:
                 await _call(hook, state)
-            except (Exception, SystemExit) as exc:
+            except (Exception, SystemExit, asyncio.CancelledError) as exc:
+                raise_if_cancelled()
                 logger.exception("the start-up function %s failed", _name_of(hook))
                 kind, text = describe(exc)
                 raise HookFailed(f"the start-up function {_name_of(hook)} failed: {kind}: {text}") from None
@@ -193,7 +199,8 @@ class Worker:
             try:
                 async with asyncio.timeout(HOOK_S):
                     await _call(hook, state)
-            except (Exception, SystemExit):
+            except (Exception, SystemExit, asyncio.CancelledError):
+                raise_if_cancelled()
                 logger.exception("the shutdown function %s failed", _name_of(hook))
 
     async def _mark(self, status: str) -> None:
@@ -270,11 +277,33 @@ async def _main(settings: Settings, queues: Sequence[str], registry: Registry) -
         worker.stop_asked.set()
 
     for signum in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(signum, asked)
+        signal.signal(signum, _listener(worker, loop, asked))
     try:
         return await worker.run()
     finally:
         await store.close()
+
+
+def _listener(
+    worker: Worker, loop: asyncio.AbstractEventLoop, asked: Callable[[], None]
+) -> Callable[[int, FrameType | None], None]:
+    """A signal handler that hands `asked` to the event loop, and does without it where a coroutine blocks it.
+
+    It runs between two byte codes of the main thread, which may hold any lock: so it logs nothing and waits for nothing.
+    """
+    heard = 0
+
+    def on_signal(signum: int, frame: FrameType | None) -> None:
+        nonlocal heard
+        heard += 1
+        worker.stop_signalled = worker.stop_signalled or time.monotonic()
+        loop.call_soon_threadsafe(asked)
+        if heard > 1 or not worker.registered:
+            last_word = threading.Timer(LAST_WORD_S, os._exit, (EXIT_NOW if worker.registered else 0,))
+            last_word.daemon = True
+            last_word.start()
+
+    return on_signal
 
 
 def _close(loop: asyncio.AbstractEventLoop, status: int) -> None:

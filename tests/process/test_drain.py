@@ -199,3 +199,39 @@ def test_ctrl_c_drains_too(world: World) -> None:
     assert worker.wait() == 0
     assert "Traceback" not in worker.log()
     world.check([task_id], starts=1)
+
+
+@pytest.mark.contract("C6.27", "BQ-10")
+def test_a_second_signal_is_heard_although_a_coroutine_blocks_the_loop(world: World) -> None:
+    stuck = world.worker()
+    task_id = world.submit("block", {"gate": "g"})
+    world.journal.wait_run(task_id)
+    stuck.terminate()
+
+    def heard() -> bool:  # two signals in the same moment may arrive as one
+        if stuck.alive:
+            stuck.terminate()
+        return not stuck.alive
+
+    eventually(heard, 5, "the second signal is heard")
+    assert stuck.wait() == 1
+    assert world.status(task_id) == "running"
+    world.journal.open("g.2")
+    world.worker()
+    world.wait_ended([task_id])
+    world.check([task_id], starts=2)
+
+
+@pytest.mark.contract("C6.26", "BQ-10", "BQ-19")
+def test_a_drain_ends_although_a_coroutine_blocks_the_loop(make_world: Callable[..., World]) -> None:
+    world = make_world(drain_timeout_s=1)
+    stuck = world.worker()
+    task_id = world.submit("block", {"gate": "g"})
+    world.journal.wait_run(task_id)
+    stuck.terminate()
+    assert stuck.wait(8) == 1
+    assert "the event loop is blocked and the drain time is up" in stuck.log()
+    world.journal.open("g.2")
+    world.worker()
+    world.wait_ended([task_id])
+    world.check([task_id], starts=2)

@@ -159,9 +159,28 @@ def test_a_blocked_loop_is_told_by_the_name_of_the_task_type(world: World) -> No
         lambda: int(world.redis.hget(f"dtq:worker:{worker.worker_id}", "last_heartbeat")) > int(beats) + 1500,
         what="the heart beats on",
     )
+    told = "s; handlers running: block (use a plain def for blocking code)"
+    eventually(
+        lambda: "the event loop has been blocked for" in worker.log() and told in worker.log(), what="while it is"
+    )
     world.journal.open("g")
     world.wait_ended([task_id])
-    eventually(lambda: "the event loop was blocked" in worker.log() and "block" in worker.log())
+    world.check([task_id], starts=1)
+
+
+@pytest.mark.contract("BQ-10", "D5")
+def test_a_coroutine_that_blocks_the_loop_for_ever_gives_its_tasks_up(world: World) -> None:
+    """Past its deadline nobody can stop it from outside its thread: the worker leaves, and peers run what it held."""
+    stuck = world.worker()
+    task_id = world.submit("block", {"gate": "g"}, timeout_ms=500)
+    neighbour = world.submit("gate", {"gate": "n"}, timeout_ms=60_000)
+    world.journal.wait_run(task_id)
+    assert stuck.wait(15) == 1
+    assert "the event loop is blocked and tasks are past their deadline (block)" in stuck.log()
+    world.journal.open("g.2", "n")
+    world.worker()
+    assert world.wait_ended([task_id, neighbour]) == dict.fromkeys([task_id, neighbour], "succeeded")
+    world.check([task_id, neighbour], starts=2)
 
 
 @pytest.mark.contract("C6.12", "C7.05", "BQ-17", "D32")

@@ -76,6 +76,23 @@ def acknowledged_too_early(bench: Bench, world: Everything) -> str:
     return world.running
 
 
+def acknowledged_before_its_start(bench: Bench, world: Everything) -> str:
+    stream, entry_id = world.entry(world.queued)
+    bench.redis.xreadgroup("workers", W1, {stream: ">"}, count=1)
+    bench.redis.xack(stream, "workers", entry_id)
+    return world.queued
+
+
+def priority_unreadable(bench: Bench, world: Everything) -> str:
+    bench.redis.hset(bench.keys.task(world.queued), "priority", "5.0")
+    return world.queued
+
+
+def dead_letters_deleted(bench: Bench, world: Everything) -> str:
+    bench.redis.delete(bench.keys.dead_letters)
+    return world.dead
+
+
 def entry_duplicated(bench: Bench, world: Everything) -> str:
     stream, entry_id = world.entry(world.queued)
     ((_, fields),) = bench.redis.xrange(stream, entry_id, entry_id)
@@ -162,10 +179,11 @@ def status_set_back(bench: Bench, world: Everything) -> str:
 
 
 BREAKS: list[Break] = [
-    entry_deleted, entry_of_a_running_task_deleted, acknowledged_too_early, entry_duplicated, entry_of_an_ended_task,
-    entry_of_nobody, record_of_a_queued_task_deleted, record_of_a_delayed_task_deleted, record_unreadable,
-    record_of_another_type, schedule_member_deleted, claim_deleted, in_schedule_and_claims, queued_and_scheduled,
-    member_of_nobody, dead_letter_deleted, dead_letter_of_a_live_task, status_edited, status_set_back,
+    entry_deleted, entry_of_a_running_task_deleted, acknowledged_too_early, acknowledged_before_its_start,
+    entry_duplicated, entry_of_an_ended_task, entry_of_nobody, record_of_a_queued_task_deleted,
+    record_of_a_delayed_task_deleted, record_unreadable, priority_unreadable, record_of_another_type,
+    schedule_member_deleted, claim_deleted, in_schedule_and_claims, queued_and_scheduled, member_of_nobody,
+    dead_letter_deleted, dead_letters_deleted, dead_letter_of_a_live_task, status_edited, status_set_back,
 ]  # fmt: skip
 
 
@@ -207,6 +225,22 @@ def test_a_task_that_vanished_without_a_trace_is_missed_by_the_sums(bench: Bench
     assert {finding.kind for finding in audited(bench).findings} == {"depth"}
     report = audited(bench, receipts=[world.queued, world.succeeded, world.dead])
     assert [finding.task_id for finding in report.findings if finding.kind == "receipt"] == [world.queued]
+
+
+def test_trimmed_letters_are_excused_and_removed_ones_are_named(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(dlq_maxlen=100)
+    for _ in range(4):
+        for _ in range(100):
+            bench.submit()
+        bench.now_ms += 1
+        bench.run(bench.calls.settle(W1, [bench.settling(d, "dead_lettered") for d in bench.fetch(capacity=100)]))
+    left = {f["task_id"]: entry_id for entry_id, f in bench.redis.xrange(bench.keys.dead_letters)}
+    assert len(left) < 400 and audited(bench).ok
+    removed = min(left.values()), max(left.values())
+    bench.redis.xdel(bench.keys.dead_letters, *removed)
+    assert {f.task_id for f in audited(bench).findings} == {t for t, entry_id in left.items() if entry_id in removed}
+    bench.redis.delete(bench.keys.dead_letters)
+    assert {f.task_id for f in audited(bench).findings} == set(left)
 
 
 def test_one_queue_alone(bench: Bench) -> None:

@@ -190,6 +190,74 @@ def test_an_unknown_type_is_put_off_while_a_live_peer_knows_it(bench: Bench) -> 
     assert bench.record(task_id)["error_message"] == "unknown_task_type:fresh"
 
 
+@pytest.mark.contract("D13")
+@pytest.mark.parametrize("where", ["queued", "running"])
+def test_after_an_outage_the_peers_have_time_to_announce_their_types_again(bench: Bench, where: str) -> None:
+    """Nobody could beat for an hour, so no announcement is fresh; that is no reason to end what a peer can run."""
+    if where == "running":
+        bench.submit("fresh")
+        (delivery,) = bench.fetch(types=["fresh"])
+    else:
+        task_id = bench.submit("fresh")
+    bench.announce("fresh")
+    bench.now_ms += 3_600_000
+
+    def met_by_another() -> tuple[int, list[str]]:
+        if where == "running":
+            bench.orphan(delivery)
+        elif bench.status(task_id) == "pending":
+            bench.lead()
+            bench.release(bench.claim().task_ids)
+        reply = bench.run(bench.reclaim_call() if where == "running" else bench.fetch_call())
+        return reply.deferred, [e.status for e in reply.ended]
+
+    assert met_by_another() == (1, [])
+    bench.now_ms += 49_000
+    assert met_by_another() == (1, [])
+    bench.now_ms += 31_000
+    assert met_by_another() == (0, ["dead_lettered"]), "still silent after ten heartbeats: nobody knows it"
+
+
+@pytest.mark.contract("D13")
+def test_a_start_ends_the_time_of_putting_off(bench: Bench) -> None:
+    """Else a redelivery hours later would find its five minutes used up."""
+    task_id = bench.submit("fresh")
+    bench.announce("fresh")
+    bench.run(bench.fetch_call())
+    assert {"deferred_at", "deferrals"} <= set(bench.record(task_id))
+    bench.now_ms += 1000
+    bench.lead()
+    bench.release(bench.claim().task_ids)
+    bench.fetch(types=["fresh"])
+    assert not {"deferred_at", "deferrals"} & set(bench.record(task_id))
+
+
+@pytest.mark.contract("D19", "D20")
+def test_an_entry_made_by_hand_leaves_the_ledger_in_balance(bench: Bench) -> None:
+    """It was never taken in; a submitted one that lost its record was."""
+    lost, foreign = bench.submit(), "f" * 32
+    bench.redis.delete(bench.keys.task(lost))
+    bench.redis.xadd(bench.keys.stream("default", 5), {"task_id": foreign, "task_type": "echo"})
+    reply = bench.run(bench.fetch_call())
+    assert len(reply.problems) == 2
+    assert bench.counters() == {"submitted": 2, "dead_lettered": 2, "quarantined": 2}
+    assert {f["task_id"] for _, f in bench.redis.xrange(bench.keys.dead_letters)} == {lost, foreign}
+
+
+@pytest.mark.contract("D19")
+@pytest.mark.parametrize(
+    ("word", "ends"),
+    [("1", "dead_lettered"), ("True", "dead_lettered"), ("yes", "dead_lettered"), ("ON", "dead_lettered"),
+     ("0", "failed"), ("False", "failed"), ("no", "failed"), ("off", "failed"), ("maybe", "dead_lettered")],
+)  # fmt: skip
+def test_a_queues_switch_for_dead_letters(bench: Bench, word: str, ends: str) -> None:
+    """What is neither on nor off leaves it to the installation."""
+    bench.redis.hset(bench.keys.policy("default"), "dlq_enabled", word)
+    delivery = bench.running()
+    assert bench.settle(delivery, "dead_lettered") == ends
+    assert bench.redis.xlen(bench.keys.dead_letters) == (ends == "dead_lettered")
+
+
 @pytest.mark.contract("C4.06", "C4.18", "D13")
 def test_a_type_that_nobody_announces_is_one_attempt_and_the_end(bench: Bench) -> None:
     task_id = bench.submit("nobodys", max_attempts=5)

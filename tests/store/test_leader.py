@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
 from support.bench import W1, W2, Bench
+from support.keyspace import KeyAudit
+
+from dtq_core.client import Client
+from dtq_core.errors import DeadLetterGone
+from dtq_core.inspector import Inspector
+from dtq_core.store import Store
 
 
 @pytest.mark.contract("C2.06", "C4.19")
@@ -194,3 +201,31 @@ def test_a_worker_id_is_given_once(bench: Bench) -> None:
     bench.running(W1)
     assert bench.register(W1) is False, "its last life left an entry behind"
     assert bench.register(W2) is True
+
+
+@pytest.mark.contract("D4", "BQ-12")
+def test_a_delayed_task_without_a_record_becomes_a_letter(bench: Bench, key_audit: KeyAudit) -> None:
+    """Its payload is lost, its name is not: it can be read and discarded, and not be run."""
+    key_audit.ignore(r"dtq:task:.*")
+    task_id = bench.submit(delay_seconds=1)
+    bench.redis.delete(bench.keys.task(task_id))
+    bench.claimed(task_id)
+    released = bench.release([task_id])
+    assert (released.released, [task_id in p for p in released.problems]) == (0, [True])
+    assert not bench.redis.zcard(bench.keys.schedule) and not bench.redis.zcard(bench.keys.claimed)
+    ((_, letter),) = bench.redis.xrange(bench.keys.dead_letters)
+    assert (letter["task_id"], letter["last_error_class"]) == (task_id, "Quarantined")
+
+    async def try_both() -> None:
+        store = Store.connect(bench.settings, now_ms=lambda: bench.now_ms)
+        client = Client(store, bench.settings, actor="ann")
+        try:
+            assert (await Inspector(store, bench.settings).task(task_id)).status == "dead_lettered"
+            with pytest.raises(DeadLetterGone):
+                await client.requeue(task_id)
+            await client.discard(task_id)
+        finally:
+            await store.close()
+
+    asyncio.run(try_both())
+    assert bench.redis.xlen(bench.keys.dead_letters) == 0

@@ -107,7 +107,7 @@ def test_adopt(bench: Bench, how: str) -> None:
     neighbours, victim = in_the_middle(bench)
     bench.fetch()
     BROKEN[how](bench, victim)
-    adopted = bench.run(bench.calls.adopt(W1, 10, ["default"]))
+    adopted = bench.run(bench.calls.adopt(W1, 10, ["default"])).deliveries
     assert [d.task_id for d in adopted if d.task_id != victim] == neighbours
 
 

@@ -123,7 +123,7 @@ class Walk:
             for _, _, task_id, owner in self.world.entries
             if owner == name and self.world.status(task_id) == "running"
         }
-        found = self.bench.run(self.bench.calls.adopt(name, 500, ["default"]))
+        found = self.bench.run(self.bench.calls.adopt(name, 500, ["default"])).deliveries
         assert {(d.task_id, d.fence) for d in found} == mine
         self.held[name] = found
 

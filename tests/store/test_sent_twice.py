@@ -53,7 +53,7 @@ def test_fetch(bench: Bench) -> None:
     assert second.replayed and not second.deliveries
     bench.run(bench.submit_call(*late))
     assert bench.run(call).replayed, "a fetch that was served takes nothing more, whatever has come meanwhile"
-    adopted = bench.run(bench.calls.adopt(W1, 10, ["default"]))
+    adopted = bench.run(bench.calls.adopt(W1, 10, ["default"])).deliveries
     assert [(d.task_id, d.attempt, d.fence) for d in adopted] == [
         (d.task_id, d.attempt, d.fence) for d in first.deliveries
     ]
@@ -64,8 +64,8 @@ def test_adopt(bench: Bench) -> None:
     delivery = bench.running()
     first, second = bench.twice(bench.calls.adopt(W1, 10, ["default"]))
     assert first == second
-    assert [(d.task_id, d.fence, d.adopted) for d in first] == [(delivery.task_id, delivery.fence, True)]
-    assert bench.run(bench.calls.adopt(W2, 10, ["default"])) == []
+    assert [(d.task_id, d.fence, d.adopted) for d in first.deliveries] == [(delivery.task_id, delivery.fence, True)]
+    assert bench.run(bench.calls.adopt(W2, 10, ["default"])).deliveries == []
 
 
 def test_reclaim(bench: Bench) -> None:
@@ -73,7 +73,7 @@ def test_reclaim(bench: Bench) -> None:
     first, second = bench.twice(bench.calls.reclaim(W2, "default", 10, FIRST_CURSORS, ["echo"]))
     assert [d.attempt for d in first.deliveries] == [2]
     assert second.deliveries == []
-    (adopted,) = bench.run(bench.calls.adopt(W2, 10, ["default"]))
+    (adopted,) = bench.run(bench.calls.adopt(W2, 10, ["default"])).deliveries
     assert (adopted.attempt, adopted.fence) == (2, first.deliveries[0].fence)
 
 

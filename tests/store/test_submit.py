@@ -138,7 +138,7 @@ def test_one_key_one_task(bench: Bench) -> None:
         deliveries = bench.fetch()
     bench.settle(deliveries[0]) if deliveries else None
     if bench.status(first) == "running":
-        (delivery,) = bench.run(bench.calls.adopt("worker-00000001", 10, ["default"]))
+        (delivery,) = bench.run(bench.calls.adopt("worker-00000001", 10, ["default"])).deliveries
         bench.settle(delivery)
     answer = again(bench)
     assert (answer.code, answer.task_id, answer.detail) == ("DUPLICATE", first, "succeeded")

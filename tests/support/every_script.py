@@ -26,7 +26,7 @@ def walk(bench: Bench) -> None:
     assert bench.run(calls.stale("default")) is True
     (again,) = bench.run(bench.reclaim_call(W2)).deliveries
     assert bench.run(calls.stale("default")) is False
-    assert len(bench.run(calls.adopt(W2, 10, ["default"]))) == 1
+    assert len(bench.run(calls.adopt(W2, 10, ["default"])).deliveries) == 1
     assert bench.run(calls.hand_back(W2, [again])) == ["OK"]
     (again,) = bench.fetch(W2)
     assert bench.settle(again, "dead_lettered", worker=W2) == "dead_lettered"

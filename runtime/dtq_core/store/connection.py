@@ -266,7 +266,10 @@ class Lane:
             return failure
         if not self._pooled:
             self._store.counted(call.script, "ok")
-        return call.parse(answer)
+        try:
+            return call.parse(answer)
+        except (ValueError, TypeError, LookupError) as exc:
+            return StoreError(f"the answer of {call.script} cannot be read: {exc}")
 
     async def close(self) -> None:
         connection, self._connection = self._connection, None

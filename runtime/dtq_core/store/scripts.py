@@ -20,9 +20,11 @@ ALLOW_OOM = frozenset(
     }
 )  # fmt: skip
 PRELUDES = {
-    "fetch": ("_prelude", "_letters", "_gate"),
-    "reclaim": ("_prelude", "_letters", "_gate"),
+    "fetch": ("_prelude", "_letters", "_strays", "_gate"),
+    "reclaim": ("_prelude", "_letters", "_strays", "_gate"),
+    "purge": ("_prelude", "_letters", "_strays"),
     "settle": ("_prelude", "_letters"),
+    "release": ("_prelude", "_letters"),
 }
 
 

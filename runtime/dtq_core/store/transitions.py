@@ -61,6 +61,21 @@ class Delivery:
             int(row[10] or 0), row[11], row[12] == 1, int(row[13]),
         )  # fmt: skip
 
+    @classmethod
+    def of_each(cls, rows: Sequence[Sequence[Any]]) -> tuple[list[Delivery], tuple[str, ...]]:
+        """Row by row, so that one which cannot be read harms no other; the second part names those."""
+        try:
+            return [cls.of(row) for row in rows], ()
+        except (ValueError, TypeError, IndexError):
+            pass
+        found, problems = [], []
+        for row in rows:
+            try:
+                found.append(cls.of(row))
+            except (ValueError, TypeError, IndexError):
+                problems.append(f"task {row[2] if len(row) > 2 else '(none)'}: its delivery cannot be read")
+        return found, tuple(problems)
+
 
 @dataclass(frozen=True, slots=True)
 class Ended:
@@ -238,10 +253,8 @@ class Transitions:
         visibility_ms = round(self.settings.visibility_timeout_s * 1000)
         return self.call("stale", [self.keys.ledger(queue)], [queue, visibility_ms], bool)
 
-    def adopt(self, worker_id: str, at_most: int, queues: Sequence[str]) -> Call[list[Delivery]]:
-        return self.call(
-            "adopt", [self.keys.ledger(queues[0])], [worker_id, at_most, *queues], lambda r: [Delivery.of(x) for x in r]
-        )
+    def adopt(self, worker_id: str, at_most: int, queues: Sequence[str]) -> Call[FetchReply]:
+        return self.call("adopt", [self.keys.ledger(queues[0])], [worker_id, at_most, *queues], _adopt_reply)
 
     def settle(self, worker_id: str, items: Sequence[Settling]) -> Call[list[str]]:
         args: list[Arg] = [worker_id, self.settings.result_retention_s, len(items)]
@@ -347,12 +360,17 @@ def _reclaim_reply(r: Any) -> FetchReply:
     return _reply(r, cursors=tuple(r[0]))
 
 
+def _adopt_reply(r: Any) -> FetchReply:
+    deliveries, problems = Delivery.of_each(r)
+    return FetchReply(deliveries, problems=problems)
+
+
 def _reply(r: Any, more: bool = False, cursors: tuple[str, ...] = ()) -> FetchReply:
-    deliveries = [Delivery.of(row) for row in r[5]]
-    if not (r[1] or r[2] or r[3] or r[4] or cursors):
+    deliveries, unread = Delivery.of_each(r[5])
+    if not (r[1] or r[2] or r[3] or r[4] or unread or cursors):
         return FetchReply(deliveries, more)
     ended = tuple(Ended(*row) for row in r[4])
-    return FetchReply(deliveries, more, tuple(r[1]), r[2], tuple(r[3]), ended, cursors=cursors)
+    return FetchReply(deliveries, more, tuple(r[1]), r[2], (*r[3], *unread), ended, cursors=cursors)
 
 
 def _text(value: Any) -> str:

@@ -5,29 +5,8 @@ local KNOWN = {}
 local tasks, ended, problems, deferred = {}, {}, {}, 0
 local cancelled_any = call('SCARD', CANCELLED) > 0
 
--- An entry nobody can handle becomes a dead letter made by hand, so that its neighbours run and nothing is lost.
 local function quarantine(queue, band, stream, id, fields, why, reclaimed)
-  local task_id = value_of(fields, 'task_id') or ''
-  local known = #task_id == 32 and not find(task_id, '[^0-9a-f]')
-  local t = { id = task_id, queue = queue, type = value_of(fields, 'task_type') or '', key = value_of(fields, 'idempotency_key') or '',
-    payload = value_of(fields, 'payload') or '{}', attempt = value_of(fields, 'attempt') or '0',
-    max_attempts = value_of(fields, 'max_attempts') or '1', priority = band, timeout_ms = value_of(fields, 'timeout_ms') or '0',
-    error = 'quarantined: ' .. why, error_class = 'Quarantined', retryable = '0', worker = WORKER }
-  if not find(t.attempt, '^%d+$') then t.attempt = '0' end
-  bury(t)
-  if known then
-    local status = try('HGET', TASK .. task_id, 'status')
-    if type(status) == 'string' then
-      call('HSET', TASK .. task_id, 'status', 'dead_lettered', 'finished_at', NOW_MS, 'error_class', t.error_class, 'error_message', t.error)
-    end
-    -- Without a record nobody knows; an entry that was held most likely ran.
-    bump(queue, LIVE[status] and status or reclaimed and 'running' or 'queued', -1)
-    bump(queue, 'dead_lettered', 1)
-    publish('TASK_DEAD_LETTERED', task_id, queue, t.type, t.attempt, WORKER)
-  end
-  bump(queue, 'quarantined', 1)
-  drop(stream, id)
-  problems[#problems + 1] = stream .. ' ' .. id .. ' task ' .. task_id .. ': ' .. why
+  problems[#problems + 1] = set_aside(queue, band, stream, id, fields, why, reclaimed, WORKER)
 end
 
 local function handed_over(t, id, fence, created, adopted)
@@ -35,7 +14,7 @@ local function handed_over(t, id, fence, created, adopted)
     t.queue, adopted, NOW_MS }
 end
 
-local function start(t, stream, id, key, fence, created, lost)
+local function start(t, key, fence, created, lost, deferred_at)
   local attempt = t.attempt + 1
   if lost then
     call('HSET', key, 'history', remember(key, '{"attempt":' .. t.attempt .. ',"started_at":' .. (lost[3] or '0')
@@ -47,13 +26,14 @@ local function start(t, stream, id, key, fence, created, lost)
   if attempt > 1 then
     call('HDEL', key, 'finished_at', 'duration_ms', 'error_class', 'error_message', 'retryable', 'retry_delay_ms')
   end
+  if deferred_at then call('HDEL', key, 'deferred_at', 'deferrals') end
   call('EXPIRE', key, RETENTION)
   idem(t.queue, t.key, t.id, 'processing')
   bump(t.queue, t.from, -1)
   bump(t.queue, 'running', 1)
   bump(t.queue, 'started', 1)
   publish('TASK_STARTED', t.id, t.queue, t.type, t.attempt, WORKER)
-  handed_over(t, id, int(fence + 1), created, 0)
+  handed_over(t, t.entry, int(fence + 1), created, 0)
 end
 
 -- A run that a peer ends is out of reach for its old owner, as if the task had started anew.
@@ -62,13 +42,15 @@ local function fence_off(t, key)
 end
 
 -- A type this worker does not know: put off while a live peer knows it, else it is the end after one attempt (decision 13).
+-- After an outage no announcement is fresh, so the peers first get the time to announce theirs again.
 local function unknown(t, stream, id, key, owner)
   local announced = tonumber(call('ZSCORE', P .. ':queue:' .. t.queue .. ':task_types', t.type) or '')
   local d = call('HMGET', key, 'deferred_at', 'deferrals')
   local since, n = tonumber(d[1] or NOW), tonumber(d[2] or 0)
-  if announced and NOW - announced <= FRESH_MS and NOW - since < 300000 then
+  if announced and NOW - since < 300000 and (NOW - announced <= FRESH_MS or NOW - since < FRESH_MS) then
     deferred = deferred + 1
     if t.from == 'running' then
+      call('HSET', key, 'deferred_at', int(since))
       call('XCLAIM', stream, 'workers', owner, 0, id, 'IDLE', VISIBILITY, 'JUSTID')
       return
     end
@@ -92,7 +74,8 @@ local function take(queue, band, stream, id, fields, reclaimed)
   local task_id = fields[1] == 'task_id' and fields[2] or value_of(fields, 'task_id')
   if not task_id or task_id == '' then return quarantine(queue, band, stream, id, fields, 'the entry names no task', reclaimed) end
   local key = TASK .. task_id
-  local r = call('HMGET', key, 'status', 'entry_id', 'fence', 'attempt', 'expires_at', 'created_at')
+  local r = call('HMGET', key, 'status', 'entry_id', 'fence', 'attempt', 'expires_at', 'created_at',
+    'deferred_at')
   local status = r[1]
   if not status then return quarantine(queue, band, stream, id, fields, 'the task has no record', reclaimed) end
   if TERMINAL[status] or r[2] ~= id then
@@ -108,7 +91,7 @@ local function take(queue, band, stream, id, fields, reclaimed)
     return quarantine(queue, band, stream, id, fields, 'the record or the entry cannot be read', reclaimed)
   end
   local t = { id = task_id, queue = queue, type = fields[6], payload = fields[8], attempt = attempt, max_attempts = fields[12],
-    priority = band, timeout_ms = fields[16], key = fields[18], from = status, worker = WORKER }
+    priority = band, timeout_ms = fields[16], key = fields[18], from = status, worker = WORKER, entry = id }
   local owner = {}
   if status == 'running' then
     owner = call('HMGET', key, 'worker_id', 'cancel_requested', 'started_at')
@@ -141,7 +124,7 @@ local function take(queue, band, stream, id, fields, reclaimed)
     ended[#ended + 1] = { task_id, queue, t.type, give_up(t) }
     return drop(stream, id)
   end
-  start(t, stream, id, key, fence, r[6], status == 'running' and owner)
+  start(t, key, fence, r[6], status == 'running' and owner, r[7])
 end
 
 -- Runs take() for one entry. An error that is about this entry quarantines it; one that is about us (rights, a read-only

@@ -17,7 +17,7 @@ local function int(n)
 end
 -- A whole number as Python reads it; Lua alone would take 5.0, 3e4 and 0x1f too.
 local function whole(s, low, high)
-  local n = s and find(s, '^%d+$') and tonumber(s)
+  local n = s and #s <= 15 and find(s, '^%d+$') and tonumber(s)
   return n and n >= (low or 0) and n <= (high or n) and n or nil
 end
 local NOW_MS = int(NOW)
@@ -95,7 +95,8 @@ end
 local function flush()
   for queue, fields in pairs(bumps) do
     for field, n in pairs(fields) do
-      if n ~= 0 then call('HINCRBY', P .. ':ledger:' .. queue, field, n) end
+      -- A field that is no number spoils itself only; the audit names it.
+      if n ~= 0 then try('HINCRBY', P .. ':ledger:' .. queue, field, n) end
     end
   end
   bumps = {}

@@ -3,23 +3,32 @@
 -- ARGV: 7… ids
 -- Returns: per task what is wrong ("" = nothing), as "kind: text"
 -- Publishes: nothing
--- Whether any letter ever went because the letters are bounded: a writer trims the letters of all queues.
-local trimmed_any
-local function trimmed()
-  if trimmed_any == nil then
-    trimmed_any = false
-    for _, queue in ipairs(call('SMEMBERS', P .. ':queues')) do
-      trimmed_any = trimmed_any or (tonumber(call('HGET', P .. ':ledger:' .. queue, 'letters_trimmed') or 0) or 0) > 0
+-- Stream ids in order, and of each stream the last one that was delivered.
+local function before(a, b)
+  local am, as = string.match(a, '^(%d+)-(%d+)$')
+  local bm, bs = string.match(b, '^(%d+)-(%d+)$')
+  am, bm = tonumber(am), tonumber(bm)
+  return am < bm or (am == bm and tonumber(as) < tonumber(bs))
+end
+local delivered = {}
+local function last_delivered(stream)
+  if not delivered[stream] then
+    delivered[stream] = '0-0'
+    local groups = try('XINFO', 'GROUPS', stream)
+    for _, group in ipairs(groups.err and {} or groups) do
+      if value_of(group, 'name') == 'workers' then delivered[stream] = value_of(group, 'last-delivered-id') end
     end
   end
-  return trimmed_any
+  return delivered[stream]
 end
+local letters_from = try('HGET', P .. ':audit:server', 'letters_from')
+letters_from = type(letters_from) == 'string' and letters_from or '0-0'
 
 local function check(id)
-  local r = call('HMGET', TASK .. id, 'status', 'queue', 'priority', 'entry_id', 'discarded', 'letter_gone', 'worker_id', 'fence', 'attempt')
+  local r = call('HMGET', TASK .. id, 'status', 'queue', 'priority', 'entry_id', 'discarded', 'letter_gone', 'letter', 'fence', 'attempt')
   local status, queue = r[1], r[2]
   if not status then return '' end
-  if not (queue and r[3] and (LIVE[status] or TERMINAL[status]) and tonumber(r[8]) and tonumber(r[9])) then
+  if not (queue and find(r[3] or '', '^%d$') and (LIVE[status] or TERMINAL[status]) and whole(r[8]) and whole(r[9])) then
     return 'broken-record: its record cannot be read (status ' .. tostring(status) .. ')'
   end
   local scheduled = (call('ZSCORE', SCHEDULE, id) and 1 or 0) + (call('ZSCORE', CLAIMED, id) and 1 or 0)
@@ -35,20 +44,16 @@ local function check(id)
     if scheduled > 0 then return 'two-places: ' .. status .. ' and scheduled' end
     local pending = try('XPENDING', stream, 'workers', r[4], r[4], 1)
     if status == 'running' and not pending.err and #pending == 0 then return 'unowned: running, but nobody holds its entry' end
+    if status == 'queued' and not pending.err and #pending == 0 and not before(last_delivered(stream), r[4]) then
+      return 'unreachable: queued, but its entry was delivered and acknowledged already'
+    end
   else
     if there then return 'leftover: ' .. status .. ', but its entry is still on ' .. stream end
     if scheduled > 0 then return 'leftover: ' .. status .. ', but still scheduled' end
     if status == 'dead_lettered' and r[5] ~= '1' and not r[6] then
-      local moment = call('ZSCORE', P .. ':queue:' .. queue .. ':dead', id)
-      local oldest = call('XRANGE', DEAD, '-', '+', 'COUNT', 1)[1]
-      if moment then
-        for _, letter in ipairs(call('XRANGE', DEAD, moment, moment)) do
-          if value_of(letter[2], 'task_id') == id then return '' end
-        end
-        if not trimmed() or (oldest and tonumber(string.match(oldest[1], '^%d+')) < tonumber(moment)) then return 'letter-gone: dead-lettered, but its letter was removed' end
-      elseif not trimmed() then
-        return 'letter-gone: dead-lettered, but it has no letter and none was trimmed'
-      end
+      local letter = r[7] and r[7] ~= '' and call('XRANGE', DEAD, r[7], r[7])[1]
+      if letter and value_of(letter[2], 'task_id') == id then return '' end
+      if not (r[7] and before(r[7], letters_from)) then return 'letter-gone: dead-lettered, but its letter was removed' end
     end
   end
   return ''

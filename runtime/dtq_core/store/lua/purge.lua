@@ -18,6 +18,10 @@ for _, entry in ipairs(entries) do
     if ARGV[10] ~= '1' then
       if r[1] == 'queued' and r[2] == id then
         finish({ id = task_id, queue = ARGV[7], type = r[3], attempt = r[4], key = r[5] or '', from = 'queued' }, 'cancelled')
+      elseif not r[1] and not uncounted(ARGV[7]) then
+        -- Its record is lost; what the ledger knew of it ends with it.
+        bump(ARGV[7], 'queued', -1)
+        bump(ARGV[7], 'cancelled', 1)
       end
       drop(KEYS[1], id)
       changed = changed + 1

@@ -12,8 +12,17 @@ local function release(id)
     'idempotency_key', 'expires_at')
   local status, queue = r[1], r[2]
   if status ~= 'pending' and status ~= 'retrying' then
+    if not status then
+      -- Its queue is not known any more: what is left is a letter and a record that say so.
+      local t = { id = id, queue = '', type = '', payload = '{}', attempt = '0', max_attempts = '1', priority = '5', timeout_ms = '0',
+        key = '', error = 'quarantined: scheduled, but the task has no record', error_class = 'Quarantined', retryable = '0' }
+      call('HSET', key, 'status', 'dead_lettered', 'fence', '0', 'attempt', '0', 'created_at', NOW_MS, 'finished_at', NOW_MS, 'task_id', id,
+        'queue', '', 'task_type', '', 'max_attempts', '1', 'priority', '5', 'error_class', t.error_class, 'error_message', t.error,
+        'letter', bury(t))
+      call('EXPIRE', key, RETENTION)
+      problems[#problems + 1] = id .. ': scheduled, but it has no record'
+    end
     call('ZREM', KEYS[2], id)
-    if not status then problems[#problems + 1] = id .. ': scheduled, but it has no record' end
     return
   end
   sound(queue)

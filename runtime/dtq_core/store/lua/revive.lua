@@ -27,7 +27,7 @@ local function revive(i)
   call('HSET', key, 'status', 'queued', 'attempt', '0', 'available_at', NOW_MS, 'entry_id', entry, 'metadata', metadata,
     'cancel_requested', '0', 'expires_at', '0')
   call('HDEL', key, 'started_at', 'finished_at', 'duration_ms', 'worker_id', 'error_class', 'error_message', 'retryable',
-    'retry_delay_ms', 'history', 'deferred_at', 'deferrals', 'letter_gone')
+    'retry_delay_ms', 'history', 'deferred_at', 'deferrals', 'letter_gone', 'letter')
   call('EXPIRE', key, RETENTION)
   if letter ~= '' then call('XDEL', KEYS[1], letter) end
   call('ZREM', P .. ':queue:' .. queue .. ':dead', id)

@@ -35,7 +35,6 @@ local function settle(i)
     call('HSET', key, 'status', status, 'finished_at', NOW_MS, 'available_at', due, 'duration_ms', ARGV[i + 9],
       'error_class', ARGV[i + 11], 'error_message', ARGV[i + 12], 'retryable', ARGV[i + 13], 'retry_delay_ms', ARGV[i + 14],
       'entry_id', '', 'history', remember(key, ARGV[i + 15] .. ',"finished_at":' .. NOW_MS .. '}'))
-    call('HDEL', key, 'deferred_at', 'deferrals')
     call('EXPIRE', key, int(RETENTION + math.ceil(delay / 1000)))
     idem(queue, t.key, id, 'processing')
     bump(queue, t.from, -1)

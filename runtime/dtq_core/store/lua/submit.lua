@@ -36,7 +36,7 @@ local function submit(i)
   local queued, pending = tonumber(c[1] or 0), tonumber(c[3] or 0)
   local mine = bumps[queue] or {}
   queued, pending = queued + (mine.queued or 0), pending + (mine.pending or 0)
-  if #payload > (tonumber(policy[2] or '') or tonumber(ARGV[11])) then return { 'TOO_LARGE', id, policy[2] or ARGV[11] } end
+  if #payload > (whole(policy[2]) or tonumber(ARGV[11])) then return { 'TOO_LARGE', id, policy[2] or ARGV[11] } end
   local ask = ARGV[i + 11]
   if ask ~= '0' then
     local types = P .. ':queue:' .. queue .. ':task_types'
@@ -45,7 +45,7 @@ local function submit(i)
   local known = c[5] or mine.submitted
   if not known and call('SCARD', P .. ':queues') >= MAX_QUEUES then return { 'QUEUE_LIMIT', id, '' } end
   local depth = queued + tonumber(c[2] or 0)
-  if delay <= 0 and depth >= (tonumber(policy[1] or '') or MAX_DEPTH) then return { 'FULL', id, int(depth) } end
+  if delay <= 0 and depth >= (whole(policy[1]) or MAX_DEPTH) then return { 'FULL', id, int(depth) } end
   if delay > 0 and pending + tonumber(c[4] or 0) >= MAX_SCHEDULED then return { 'SCHEDULE_FULL', id, '' } end
 
   attempts = attempts ~= '0' and attempts or int(whole(policy[3], 1, 1000) or ARGV[12])
