@@ -113,6 +113,7 @@ class Poller:
                     await asyncio.sleep(self._rng.uniform(0.5, 1.0) * PAUSE_S)
                     continue
                 await self._wait_once(lane, queues)
+                await asyncio.sleep(0)  # what came starts before the next request is put together and sent
         finally:
             await lane.close()
 

@@ -38,6 +38,23 @@ def test_strictly_by_priority_and_within_capacity(bench: Bench) -> None:
     assert [d.task_id for d in reply.deliveries] == [ids[0]] and reply.more is False
 
 
+@pytest.mark.contract("D8", "BQ-13")
+def test_entries_made_by_hand_are_met_behind_work_that_never_ends(bench: Bench) -> None:
+    """A call may leave bands out once it has what the ledger knows of; not every call, and never when it knows of nothing."""
+    by_hand = bench.submit(priority=0)
+    bench.redis.hincrby(bench.keys.ledger("default"), "queued", -1)  # nobody counted it
+    met = 0
+    for _ in range(8):
+        bench.submit(priority=9)
+        met += by_hand in [d.task_id for d in bench.fetch(capacity=10)]
+        bench.now_ms += 1
+    assert met == 1
+    alone = bench.submit(priority=0)
+    bench.redis.hset(bench.keys.ledger("default"), "queued", 0)
+    bench.now_ms += 1 - bench.now_ms % 8
+    assert [d.task_id for d in bench.fetch()] == [alone]
+
+
 @pytest.mark.contract("D8")
 def test_queues_in_the_order_that_is_asked_for(bench: Bench) -> None:
     a, b = bench.submit(queue="a"), bench.submit(queue="b")

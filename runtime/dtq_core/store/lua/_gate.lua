@@ -27,7 +27,6 @@ local function start(t, key, fence, created, lost, deferred_at)
     call('HDEL', key, 'finished_at', 'duration_ms', 'error_class', 'error_message', 'retryable', 'retry_delay_ms')
   end
   if deferred_at then call('HDEL', key, 'deferred_at', 'deferrals') end
-  call('EXPIRE', key, RETENTION)
   idem(t.queue, t.key, t.id, 'processing')
   bump(t.queue, t.from, -1)
   bump(t.queue, 'running', 1)

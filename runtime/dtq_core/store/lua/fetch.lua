@@ -27,8 +27,12 @@ local function read(stream, count)
 end
 
 local touched, paused = 0, {}
-local function sweep(queue)
+-- `waiting` entries are known of: once they are taken the lower bands are left out. Entries made by hand are not counted,
+-- so where none is known of, and in one call of eight, every band is looked at.
+local function sweep(queue, waiting)
+  local enough = touched + (waiting > 0 and NOW % 8 > 0 and waiting or 500)
   for band = 9, 0, -1 do
+    if touched >= enough and #tasks > 0 then return end
     local stream = stream_of(queue, band)
     local length = try('XLEN', stream)
     if type(length) == 'table' then
@@ -45,7 +49,7 @@ local function sweep(queue)
         local entries = got and got[1][2] or {}
         touched = touched + #entries
         for _, entry in ipairs(entries) do deliver(queue, band, stream, entry[1], entry[2], false) end
-      until #entries < room
+      until #entries < room or (touched >= enough and #tasks > 0)
     end
   end
 end
@@ -57,7 +61,7 @@ for i = 14, 13 + queues do
   if call('EXISTS', P .. ':queue:' .. queue .. ':paused') == 1 then
     paused[#paused + 1] = queue
   else
-    if #tasks < capacity and touched < 500 then sweep(queue) end
+    if #tasks < capacity and touched < 500 then sweep(queue, waiting) end
     if (#tasks >= capacity or touched >= 500) and waiting + ((bumps[queue] or {}).queued or 0) > 0 then
       more = 1
       wake(queue)
