@@ -40,6 +40,9 @@ def test_whatever_a_handler_raises_ends_its_task_only(world: World, task_type: s
         assert letter.retryable == (kind in ("retryable", "timeout", "long")), kind
     assert letters["system_exit"].last_error_class == "SystemExit"
     assert letters["own_base"].last_error_class == "Own"
+    # A coroutine cannot raise it: the language makes another error of it.
+    stop = "StopIteration" if task_type == "raise_sync" else "RuntimeError"
+    assert letters["stop_iteration"].last_error_class == stop
     world.check([*ids.values(), after], starts=1)
 
 
