@@ -11,6 +11,7 @@ server's clock. Every key has a TTL, or the bound in the last column.
 | `dtq:stream:audit` | stream | admin actions: `actor action task_id ts request_id` and `detail` | MAXLEN ~ 10000 |
 | `dtq:retry:schedule` | sorted set | task ids by due time: delayed and retrying tasks | DTQ_MAX_SCHEDULED per queue |
 | `dtq:retry:claimed` | sorted set | task ids by claim time: due, on their way to a stream | one batch of 100 per step; stale claims return after 60 s |
+| `dtq:retry:batch` | string | task ids of the last claim, separated by spaces: what a leader releases first after a lost reply or a takeover | 60 s |
 | `dtq:task:<task_id>` | hash | the task: its fields, execution record, `fence`, `entry_id`, `cancel_requested`, `expires_at`, `history` (JSON lines, one per earlier attempt of this life, at most 9), `deferred_at`, `deferrals`, `letter` (id of its dead letter), `letter_gone` | DTQ_TASK_RETENTION_S after the due time or the end; renewed while the task lives |
 | `dtq:result:<task_id>` | string | the result as JSON, or `{"truncated": true, "bytes": n}` | DTQ_RESULT_RETENTION_S |
 | `dtq:idempotency:<queue>:<key>` | string | `{"task_id", "state", "updated_at"}`, state processing, completed or failed | DTQ_IDEM_TTL_S; renewed while the task lives |
@@ -62,6 +63,10 @@ class Keys:
     @property
     def schedule(self) -> str:
         return f"{self.prefix}:retry:schedule"
+
+    @property
+    def batch(self) -> str:
+        return f"{self.prefix}:retry:batch"
 
     @property
     def claimed(self) -> str:

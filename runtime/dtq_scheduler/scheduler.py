@@ -48,7 +48,7 @@ class Scheduler:
         self.token = secrets.token_hex(16)
         self.leading = False
         self._unreleased = True
-        """Claims may stand that nobody is releasing: an earlier leader's, or ours when an answer did not come."""
+        """The last batch may stand in the claims, with nobody to release it: an earlier leader's, or ours after a lost answer."""
         self._sweeper = Sweeper(store, settings)
         self._extend_at = 0.0
         self._stale_at = 0.0
@@ -58,11 +58,8 @@ class Scheduler:
         if not await self._lead():
             return FOLLOW_S
         if self._unreleased:
-            claimed = await self._claimed()
-            await self._release(claimed)
-            self._unreleased = len(claimed) >= BATCH
-            return 0.0
-        self._unreleased = True
+            await self._release(await self._last_batch())
+        self._unreleased = True  # until the answers have come
         due = await self.store.run(self.store.calls.claim_due(self.token, BATCH))
         if not due.leading:
             self._extend_at = 0.0
@@ -79,9 +76,9 @@ class Scheduler:
         self.leading = False
         await self.store.run(self.store.calls.lock(self.token, 0))
 
-    async def _claimed(self) -> Sequence[str]:
-        (ids,) = await self.store.send(("ZRANGE", self.store.keys.claimed, 0, BATCH - 1))
-        return list(sound(ids))
+    async def _last_batch(self) -> Sequence[str]:
+        (ids,) = await self.store.send(("GET", self.store.keys.batch))
+        return (sound(ids) or "").split()
 
     async def _release(self, task_ids: Sequence[str]) -> None:
         if not task_ids:

@@ -25,6 +25,7 @@ def test_a_claim_moves_what_is_due_and_no_more(bench: Bench) -> None:
     assert changes == {
         "dtq:retry:schedule": dict.fromkeys(due),
         "dtq:retry:claimed": dict.fromkeys(due, float(bench.now_ms)),
+        "dtq:retry:batch": " ".join(due),
     }
     assert bench.redis.zrange(bench.keys.schedule, 0, -1) == [later]
 
