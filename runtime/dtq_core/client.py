@@ -27,6 +27,7 @@ from dtq_core.store import Call, Store
 from dtq_core.store.transitions import BATCH, SubmitAnswer
 from dtq_core.submission import Submission, SubmissionInput
 from dtq_core.task import BANDS, QUEUE_NAME, TASK_ID
+from dtq_core.tracing import tracing
 from dtq_tasks.registry import Registry
 
 __all__ = ["Client", "PurgeReport", "Submitted"]
@@ -66,12 +67,24 @@ class Client:
         Raises InvalidTask, PayloadTooLarge, UnknownTaskType, IdempotencyInProgress, QueueFull, QueueLimit,
         RedisUnavailable, RedisFull.
         """
+        if (spans := tracing()) is not None:
+            with spans.submitting([raw]) as (raw,):
+                return await self._submit(raw)
+        return await self._submit(raw)
+
+    async def _submit(self, raw: SubmissionInput | dict[str, Any]) -> Submitted:
         submission = self.admission.check(raw)
         answers = await self._run_submit(self.admission.call([submission]))
         return await self._submitted(answers[0], submission)
 
     async def submit_many(self, raws: Sequence[SubmissionInput | dict[str, Any]]) -> list[Submitted | DtqError]:
         """As `submit` for many, one script call per 100; one answer per item, in order. Raises only when Redis fails."""
+        if (spans := tracing()) is not None:
+            with spans.submitting(list(raws)) as raws:
+                return await self._submit_many(raws)
+        return await self._submit_many(raws)
+
+    async def _submit_many(self, raws: Sequence[SubmissionInput | dict[str, Any]]) -> list[Submitted | DtqError]:
         answers: list[Submitted | DtqError | None] = [None] * len(raws)
         checked: list[tuple[int, Submission]] = []
         for index, raw in enumerate(raws):

@@ -17,6 +17,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from dtq_core.errors import InvalidConfig
 
 _REDIS_URL = re.compile(r"(redis|rediss|unix|redis\+sentinel|rediss\+sentinel|redis\+cluster|rediss\+cluster)://\S+")
+_DATABASE = re.compile(r"(/[0-9]{0,6})?")
 _WORKER_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 _PREFIX = re.compile(r"[A-Za-z0-9_.-]{1,64}|\{[A-Za-z0-9_.-]{1,62}\}")
 _MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
@@ -200,6 +201,8 @@ def _check_address(url: str) -> None:
         raise ValueError(
             "the port is no number from 1 to 65535, or the password has a sign that must be written as %xx"
         )
+    if not _DATABASE.fullmatch(parts.path):
+        raise ValueError("what follows the / is the number of a database")
 
 
 def _explain(error: Any) -> str:

@@ -12,7 +12,7 @@ server's clock. Every key has a TTL, or the bound in the last column.
 | `dtq:retry:schedule` | sorted set | task ids by due time: delayed and retrying tasks | DTQ_MAX_SCHEDULED per queue |
 | `dtq:retry:claimed` | sorted set | task ids by claim time: due, on their way to a stream | one batch of 100 per step; stale claims return after 60 s |
 | `dtq:retry:batch` | string | task ids of the last claim, separated by spaces: what a leader releases first after a lost reply or a takeover | 60 s |
-| `dtq:task:<task_id>` | hash | the task: its fields, execution record, `fence`, `entry_id`, `cancel_requested`, `expires_at`, `history` (JSON lines, one per earlier attempt of this life, at most 9), `deferred_at`, `deferrals`, `letter` (id of its dead letter), `letter_gone` | DTQ_TASK_RETENTION_S after the due time or the end; renewed while the task lives |
+| `dtq:task:<task_id>` | hash | the task: its fields, execution record, `fence`, `entry_id`, `cancel_requested`, `expires_at`, `history` (JSON lines, one per earlier attempt of this life, at most 9), `deferred_at`, `deferrals`, `letter` (id of its dead letter), `letter_gone`, `trace` (traceparents of the submission and of the last attempt) | DTQ_TASK_RETENTION_S after the due time or the end; renewed while the task lives |
 | `dtq:result:<task_id>` | string | the result as JSON, or `{"truncated": true, "bytes": n}` | DTQ_RESULT_RETENTION_S |
 | `dtq:idempotency:<queue>:<key>` | string | `{"task_id", "state", "updated_at"}`, state processing, completed or failed | DTQ_IDEM_TTL_S; renewed while the task lives |
 | `dtq:worker:<worker_id>` | hash | a worker's row: `worker_id hostname started_at last_heartbeat active_tasks concurrency tasks_processed tasks_failed tasks_retried status` and `queues interval_ms pid` | 10 heartbeat intervals |
@@ -24,7 +24,7 @@ server's clock. Every key has a TTL, or the bound in the last column.
 | `dtq:queue:<queue>:dead` | sorted set | ids of this queue's dead letters by the time part of their entry | follows the dead-letter stream |
 | `dtq:queues` | set | known queues | DTQ_MAX_QUEUES; queues empty for DTQ_TASK_RETENTION_S are swept |
 | `dtq:ledger:<queue>` | hash | exact counters: events since ever, tasks per live status now | one per queue; swept with it |
-| `dtq:wake:<queue>` | list | at most one token: something to fetch | length 1 |
+| `dtq:wake:<queue>` | list | at most one token: something to fetch | length 1; 10 minutes |
 | `dtq:cancelled` | set | ids cancelled while queued whose entry was out of reach | removed when absorbed, on requeue and by the leader |
 | `dtq:tasks:recent` | sorted set | task ids by creation time | trimmed to 10000 |
 | `dtq:lock:scheduler` | string | the leader's random token | 10 s |

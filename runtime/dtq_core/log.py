@@ -14,6 +14,7 @@ import contextlib
 import json
 import logging
 import math
+import os
 import sys
 import threading
 import time
@@ -25,18 +26,22 @@ from urllib.parse import unquote, urlsplit
 
 from dtq_core.clock import iso
 from dtq_core.retry import describe
+from dtq_core.spelling import misspelt
 from dtq_core.text import clean
 
 if TYPE_CHECKING:
     from dtq_core.config import Settings
 
 RECORD_FIELDS = ("worker_id", "task_id", "task_type", "queue", "attempt", "status", "duration_ms", "event_type")
-"""What `extra` may carry. A line of JSON has these and timestamp, level, service and message; null where unknown."""
+"""What `extra` may carry. A line of JSON has these and timestamp, level, service and message; null where unknown.
+
+Of a traced task it also has `traceparent`."""
 
 MAX_MESSAGE_CHARS = 4000
 MAX_FIELD_CHARS = 200
 MAX_TRACEBACK_LINES = 100
 _FRAMES_PER_EXCEPTION = 15
+_MAX_KEY_FILE_CHARS = 65_536
 _SHORT_LEVELS = {"WARNING": "WARN", "CRITICAL": "FATAL"}
 
 logger = logging.getLogger("dtq")
@@ -60,6 +65,8 @@ def configure(settings: Settings, service: str) -> None:
     sys.excepthook = _uncaught
     threading.excepthook = _uncaught_in_thread
     sys.unraisablehook = _unraisable
+    for note in misspelt(os.environ, type(settings).model_fields):
+        logger.warning(note)
 
 
 def set_worker_id(worker_id: str) -> None:
@@ -162,6 +169,8 @@ class JsonFormatter(logging.Formatter):
         for name in RECORD_FIELDS:
             out[name] = process.field(fields.get(name))
         out["worker_id"] = out["worker_id"] or process.worker_id or None
+        if traceparent := process.field(fields.get("traceparent")):
+            out["traceparent"] = traceparent
         out["message"] = message
         return json.dumps(out)
 
@@ -299,8 +308,19 @@ def _secrets_of(settings: Settings) -> tuple[str, ...]:
         password = urlsplit(url).password or ""
     except ValueError:
         password = ""
-    known = {password, unquote(password), *settings.api_key.get_secret_value().split(",")}
+    keys = ",".join((settings.api_key.get_secret_value(), *_other_keys()))
+    known = {password, unquote(password), *keys.replace("\n", ",").split(",")}
     return tuple(sorted((secret for secret in map(str.strip, known) if len(secret) > 3), key=len, reverse=True))
+
+
+def _other_keys() -> Iterator[str]:
+    """Keys of the API that are no settings of the core: the API's own variables, and the content of its key file."""
+    for name, value in os.environ.items():
+        if name.upper() in ("DTQ_API_READ_KEY", "DTQ_API_SUBMIT_KEY"):
+            yield value
+        elif name.upper() == "DTQ_API_KEY_FILE":
+            with contextlib.suppress(OSError, ValueError), open(value, encoding="utf-8") as file:
+                yield file.read(_MAX_KEY_FILE_CHARS)
 
 
 def _text(value: object) -> str:

@@ -11,6 +11,7 @@ from dtq_core.client import Client
 from dtq_core.config import Settings, load_settings
 from dtq_core.errors import DtqError
 from dtq_core.store import Store, SyncStore
+from dtq_core.tracing import tracing
 from dtq_tasks.producer import SubmittedTask
 from dtq_tasks.registry import registry
 
@@ -26,13 +27,7 @@ class RedisProducer:
 
     def submit(self, task_type: str, payload: dict[str, Any], fields: dict[str, Any]) -> SubmittedTask:
         """Submit and wait for the answer: one round trip. Raises as dtq_core.client.Client.submit."""
-        submission = self._admission.check({"task_type": task_type, "payload": payload, **fields})
-        call, replicas = self._admission.call([submission]), self.settings.submit_wait_replicas
-        (reply,) = self._store.run_replicated(call, replicas) if replicas else self._store.run(call)
-        answer = self._admission.answer(reply, submission)
-        if isinstance(answer, DtqError):
-            raise answer
-        return SubmittedTask(answer.task_id, answer.status, answer.duplicate)
+        return submit_blocking(self._store, self._admission, {"task_type": task_type, "payload": payload, **fields})
 
     async def submit_async(self, task_type: str, payload: dict[str, Any], fields: dict[str, Any]) -> SubmittedTask:
         """As `submit`, on the running loop."""
@@ -42,6 +37,24 @@ class RedisProducer:
             client = self._clients[loop] = Client(Store.connect(self.settings), self.settings, registry=registry)
         answer = await client.submit({"task_type": task_type, "payload": payload, **fields})
         return SubmittedTask(answer.task_id, answer.status, answer.duplicate)
+
+
+def submit_blocking(store: SyncStore, admission: Admission, raw: dict[str, Any]) -> SubmittedTask:
+    """Submit one task through a blocking store. Raises as dtq_core.client.Client.submit."""
+    if (spans := tracing()) is not None:
+        with spans.submitting([raw]) as (raw,):
+            return _submit(store, admission, raw)
+    return _submit(store, admission, raw)
+
+
+def _submit(store: SyncStore, admission: Admission, raw: dict[str, Any]) -> SubmittedTask:
+    submission = admission.check(raw)
+    call, replicas = admission.call([submission]), store.settings.submit_wait_replicas
+    (reply,) = store.run_replicated(call, replicas) if replicas else store.run(call)
+    answer = admission.answer(reply, submission)
+    if isinstance(answer, DtqError):
+        raise answer
+    return SubmittedTask(answer.task_id, answer.status, answer.duplicate)
 
 
 def from_environment() -> RedisProducer:

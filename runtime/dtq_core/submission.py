@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr, ValidationError
 
+from dtq_core import tracing
 from dtq_core.config import Settings
 from dtq_core.errors import InvalidTask, PayloadTooLarge, UnknownTaskType
 from dtq_core.task import QUEUE_NAME, TASK_ID, TASK_TYPE_NAME
@@ -22,6 +23,8 @@ MAX_METADATA_BYTES = 4096
 MAX_KEY_BYTES = 512
 MAX_DELAY_S = 30 * 86_400
 MAX_NESTING = 128
+MAX_DIGITS = 4300
+"""Longer whole numbers are refused by Python itself, with advice for programmers."""
 MAX_COMPLAINT_CHARS = 500
 MAX_TTL_S = 10 * 365 * 86_400
 
@@ -57,6 +60,8 @@ class Submission:
     delay_ms: int
     metadata: bytes
     ttl_ms: int
+    trace: str = ""
+    """The traceparent of its metadata, or ""."""
 
     @classmethod
     def make(cls, raw: SubmissionInput | dict[str, Any], task_id: str, settings: Settings) -> Submission:
@@ -97,6 +102,7 @@ class Submission:
             delay_ms=round(raw.delay_seconds * 1000),
             metadata=metadata,
             ttl_ms=_ttl_ms(raw.metadata),
+            trace=tracing.of_metadata(raw.metadata) if raw.metadata else "",
         )
 
 
@@ -119,12 +125,22 @@ def decode_json(text: str | bytes, what: str = "body") -> Any:
     """Strict JSON: no NaN, no infinities (1e999 included). Raises InvalidTask."""
     try:
         return _STRICT.decode(text if isinstance(text, str) else text.decode())
-    except (ValueError, RecursionError) as exc:
+    except RecursionError:
+        raise InvalidTask(f"{what}: not JSON: nested deeper than {MAX_NESTING} levels") from None
+    except UnicodeDecodeError as exc:
+        raise InvalidTask(f"{what}: not JSON: byte {exc.start + 1} is not UTF-8") from None
+    except ValueError as exc:
         raise InvalidTask(f"{what}: not JSON: {str(exc)[:200]}") from None
 
 
 def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not a JSON value")
+
+
+def _whole_number(text: str) -> int:
+    if len(text) > MAX_DIGITS:
+        raise ValueError(f"a whole number of {len(text)} digits, at most {MAX_DIGITS} are taken")
+    return int(text)
 
 
 def _finite_float(text: str) -> float:
@@ -134,7 +150,7 @@ def _finite_float(text: str) -> float:
     return number
 
 
-_STRICT = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite_float)
+_STRICT = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite_float, parse_int=_whole_number)
 
 
 def _parse(raw: dict[str, Any]) -> SubmissionInput:

@@ -22,8 +22,9 @@ from uuid import uuid4
 from dtq_core.admission import Admission
 from dtq_core.client import Client
 from dtq_core.config import Settings, load_settings
-from dtq_core.errors import DtqError, StoreError
+from dtq_core.errors import StoreError
 from dtq_core.inspector import DeadLetter, Inspector
+from dtq_core.producer import submit_blocking
 from dtq_core.store import Delivery, Store, SyncStore
 from dtq_core.task import Task
 from dtq_local.engine import Engine
@@ -161,12 +162,7 @@ class _Producer:
         self._admission = Admission(bed.settings, self._store.calls, registry)
 
     def submit(self, task_type: str, payload: dict[str, Any], fields: dict[str, Any]) -> SubmittedTask:
-        submission = self._admission.check({"task_type": task_type, "payload": payload, **fields})
-        (reply,) = self._store.run(self._admission.call([submission]))
-        answer = self._admission.answer(reply, submission)
-        if isinstance(answer, DtqError):
-            raise answer
-        return SubmittedTask(answer.task_id, answer.status, answer.duplicate)
+        return submit_blocking(self._store, self._admission, {"task_type": task_type, "payload": payload, **fields})
 
     async def submit_async(self, task_type: str, payload: dict[str, Any], fields: dict[str, Any]) -> SubmittedTask:
         return await asyncio.to_thread(self.submit, task_type, payload, fields)

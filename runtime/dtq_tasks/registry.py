@@ -102,8 +102,14 @@ class Handler(Generic[P, R]):
         delay_seconds: float | None = None,
         idempotency_key: str | None = None,
         metadata: dict[str, Any] | None = None,
+        traceparent: str | None = None,
     ) -> Handler[P, R]:
-        """The same handler with other wishes for its next submissions."""
+        """The same handler with other wishes for its next submissions.
+
+        `traceparent` is a W3C trace context, put into the metadata; inside a handler it is ctx.traceparent.
+        """
+        if traceparent is not None:
+            metadata = {**(metadata or self._fields.get("metadata") or {}), "traceparent": traceparent}
         wishes = {
             "queue": queue,
             "max_attempts": max_attempts,

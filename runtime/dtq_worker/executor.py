@@ -19,6 +19,7 @@ from dtq_core.retry import Failed, Outcome, RetryPolicy, TimedOut, decide
 from dtq_core.store import Delivery
 from dtq_core.store.transitions import Settling
 from dtq_core.task import TaskStatus
+from dtq_core.tracing import joined, split, tracing
 from dtq_tasks.registry import AnyHandler, Registry
 from dtq_worker.inflight import InFlight, Key, Run, Stop
 from dtq_worker.invoke import context_of, invoke, stopped
@@ -60,6 +61,7 @@ class Executor:
             settings.drain_timeout_s,
             settings.heartbeat_interval_s,
         )
+        self._tracing = tracing()
         self._threads = Threads()
         self._rng = random.Random()
         self._work = asyncio.Event()
@@ -84,10 +86,20 @@ class Executor:
         if run.stop is not None:
             self.inflight.handler_ended(run)
             return self.conclude(run, stopped(run))
-        context = context_of(run, self.worker_id, self.state)
-        ended = self.inflight.handler_ended
-        outcome = await invoke(run, context, self._threads, lambda: ended(run), self.settings.result_max_bytes)
+        if self._tracing is None:
+            return self.conclude(
+                run, await self._invoke(run, split(run.delivery.trace)[0] if run.delivery.trace else "")
+            )
+        with self._tracing.attempt(run.delivery) as span:
+            run.extra["trace"] = joined(run.delivery.trace, span.traceparent)
+            outcome = await self._invoke(run, span.traceparent)
+            span.ended(outcome)
         return self.conclude(run, outcome)
+
+    async def _invoke(self, run: Run, traceparent: str) -> Outcome | None:
+        context = context_of(run, self.worker_id, self.state, traceparent)
+        ended = self.inflight.handler_ended
+        return await invoke(run, context, self._threads, lambda: ended(run), self.settings.result_max_bytes)
 
     def conclude(self, run: Run, outcome: Outcome | None) -> None:
         """Decide about a run, once. None means that nothing may be written: the entry stays for whoever owns it."""
@@ -107,7 +119,8 @@ class Executor:
         if settlement.status is TaskStatus.RETRYING:
             record = _record(d, self.worker_id, duration_ms, settlement.error_class, settlement.error_message,
                              settlement.retry_delay_ms or 0)  # fmt: skip
-        self.settler.put(run, Settling(d, settlement, duration_ms, record), outcome)
+        trace = run.extra.get("trace", "")
+        self.settler.put(run, Settling(d, settlement, duration_ms, record, trace), outcome)
 
     def stop_all(self, why: Stop) -> None:
         """Stop every coroutine. A thread cannot be stopped: what it does is written if the task is still ours then."""

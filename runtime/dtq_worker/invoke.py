@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from contextvars import copy_context
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -32,7 +33,7 @@ async def invoke(run: Run, context: TaskContext, threads: Threads, ended: Any, m
             value = await handler.fn(payload, context)
         else:
             run.extra["in_thread"] = True
-            value, error = await threads.run(partial(handler.fn, payload, context), ended)
+            value, error = await threads.run(partial(copy_context().run, handler.fn, payload, context), ended)
             if error is not None:
                 raise error
             if inspect.isawaitable(value):
@@ -63,7 +64,7 @@ def stopped(run: Run) -> Outcome | None:
             return None
 
 
-def context_of(run: Run, worker_id: str, state: SimpleNamespace) -> TaskContext:
+def context_of(run: Run, worker_id: str, state: SimpleNamespace, traceparent: str) -> TaskContext:
     """What the handler is told. The deadline is on the server's clock, as every instant of a task."""
     d = run.delivery
     return TaskContext(
@@ -76,6 +77,7 @@ def context_of(run: Run, worker_id: str, state: SimpleNamespace) -> TaskContext:
         task_type=d.task_type,
         max_attempts=d.max_attempts,
         fence=int(d.fence),
+        traceparent=traceparent or None,
         state=state,
     )
 

@@ -79,6 +79,8 @@ class Poller:
         self._turn = 0
         self._unwanted: list[Delivery] = []
         self._rng = random.Random()
+        self.turned_at = time.monotonic()
+        """When a lane or the waiting connection last went round; moves on while there are free slots."""
 
     @property
     def in_doubt(self) -> bool:
@@ -97,6 +99,7 @@ class Poller:
             while True:
                 raise_if_cancelled()
                 await self._until(partial(self._has_work, name))
+                self.turned_at = time.monotonic()
                 await self._exchange(lane, name)
         finally:
             await lane.close()
@@ -108,6 +111,7 @@ class Poller:
             while True:
                 raise_if_cancelled()
                 await self._until(self._may_wait)
+                self.turned_at = time.monotonic()
                 queues = self._open_queues()
                 if not queues or time.monotonic() < self._blocked_until:
                     await asyncio.sleep(self._rng.uniform(0.5, 1.0) * PAUSE_S)

@@ -38,6 +38,8 @@ def settled(pending: Pending, status: str) -> None:
         "duration_ms": s.duration_ms,
         "event_type": _EVENT.get(status, ""),
     }
+    if traceparent := s.trace.rpartition(" ")[2] or d.trace.partition(" ")[0]:
+        fields["traceparent"] = traceparent
     if bad and isinstance(pending.outcome, (Failed, TimedOut)):
         error = f"{s.settlement.error_class}: {s.settlement.error_message}"
         if status == TaskStatus.RETRYING:

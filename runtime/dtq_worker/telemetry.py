@@ -1,15 +1,14 @@
-"""The worker's own numbers: counted where the work is done, served at DTQ_METRICS_PORT (contract §9).
+"""The worker's own numbers: counted where the work is done, served at DTQ_METRICS_PORT beside its probes (contract §9).
 
-Without a port nothing is counted, and prometheus_client is not even imported.
+Without a port nothing is counted or served, and prometheus_client is not even imported.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING
 
 from dtq_core.config import Settings
-from dtq_core.errors import InvalidConfig
 from dtq_core.retry import Cancelled, Outcome, Succeeded, TimedOut
 from dtq_core.store import Delivery
 from dtq_core.store.transitions import Ended
@@ -17,33 +16,49 @@ from dtq_core.task import TaskStatus
 from dtq_worker.settler import Pending
 
 if TYPE_CHECKING:
-    from dtq_core.metrics import Metrics
+    from dtq_core.metrics import Labels, Metrics
+    from dtq_core.probes import ProbeServer, Troubles
 
 
 class Telemetry:
-    """Hears of every start and end in this process. `metrics` is None where nobody asked for them."""
+    """Hears of every start and end in this process. `metrics` is None where nobody asked for them.
 
-    def __init__(self, settings: Settings) -> None:
+    `task_types` are those that this worker runs; what else it ends at the gate is counted as OTHER: a type that nobody
+    runs is text of a user.
+    """
+
+    def __init__(self, settings: Settings, task_types: Collection[str]) -> None:
         self.metrics: Metrics | None = None
+        self._labels: Labels | None = None
         self._settings = settings
         self._worker_id = ""
+        self._server: ProbeServer | None = None
         if settings.metrics_port:
-            from dtq_core.metrics import Metrics
+            from dtq_core.metrics import Labels, Metrics
 
-            self.metrics = Metrics()
+            self.metrics, self._labels = Metrics(), Labels(task_types)
 
-    def serve(self, worker_id: str, active: Callable[[], int]) -> None:
-        """Answer GET /metrics from now on, in a thread of its own. Raises InvalidConfig where the port is taken."""
+    def serve(
+        self,
+        worker_id: str,
+        active: Callable[[], int],
+        unhealthy: Callable[[], Troubles],
+        not_ready: Callable[[], Awaitable[Troubles]],
+    ) -> None:
+        """Answer /metrics, /health and /ready from now on. Raises InvalidConfig where the port is taken."""
         self._worker_id = worker_id
         if self.metrics is None:
             return
+        from dtq_core.probes import serve
+
         self.metrics.inflight(worker_id, active)
-        try:
-            self.metrics.serve(self._settings.metrics_host, self._settings.metrics_port)
-        except OSError as exc:
-            raise InvalidConfig(
-                f"DTQ_METRICS_PORT: cannot listen on port {self._settings.metrics_port}: {exc.strerror}"
-            ) from None
+        self._server = serve(self._settings, self.metrics, unhealthy, not_ready)
+
+    def close(self) -> None:
+        """Answer no more."""
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
 
     def started(self, delivery: Delivery) -> None:
         if self.metrics is not None:
@@ -63,8 +78,8 @@ class Telemetry:
 
     def ended(self, task: Ended) -> None:
         """A gate or a release ended a task without running it."""
-        if self.metrics is not None:
-            self.metrics.completed(task.queue, task.task_type, task.status)
+        if self.metrics is not None and self._labels is not None:
+            self.metrics.completed(task.queue, self._labels.task_type(task.task_type), task.status)
 
     def redis(self, operation: str, result: str) -> None:
         if self.metrics is not None:

@@ -20,10 +20,13 @@ from types import FrameType, SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
-from dtq_core import log
+from dtq_core import log, tracing
 from dtq_core.config import Settings
+from dtq_core.counted import CountedStore
 from dtq_core.errors import DtqError, HookFailed, InvalidConfig
 from dtq_core.periodic import every, raise_if_cancelled, supervised
+from dtq_core.probes import Loops, Troubles
+from dtq_core.readiness import queues_without_group
 from dtq_core.retry import describe
 from dtq_core.store import Store, SyncStore
 from dtq_core.store.transitions import Ended
@@ -63,7 +66,9 @@ class Worker:
         """Whether anybody has heard of us; before that there is nothing to drain."""
         self.stop_signalled: float | None = None
         self.inflight = InFlight(settings.worker_concurrency)
-        self.telemetry = Telemetry(settings)
+        self.telemetry = Telemetry(settings, registry.handlers)
+        self.loops = Loops(settings.visibility_timeout_s)
+        self.status: Callable[[], str] = lambda: "starting"
         store.counted = self.telemetry.redis
         self.settler = Settler(self.inflight, self._settled)
         self.scheduler = Scheduler(store, settings, self.telemetry.ended)
@@ -78,7 +83,7 @@ class Worker:
         await self._register()
         self.registered = True
         log.set_worker_id(self.worker_id)
-        self.telemetry.serve(self.worker_id, lambda: self.inflight.active)
+        self.telemetry.serve(self.worker_id, lambda: self.inflight.active, self.loops.troubles, self._not_ready)
         loop = asyncio.get_running_loop()
         executor = Executor(
             self.settings, self.worker_id, self.registry, self.inflight, self.settler, self.telemetry.started
@@ -94,16 +99,23 @@ class Worker:
         executor.tick.stop_signalled = lambda: self.stop_signalled
         keeper.started_ms = self._started_ms
         keeper.status = "ready"
+        self.status = lambda: keeper.status
         keeper.start()
+        schedule = self.loops.watch("scheduler", self.scheduler.step, lambda: not self._in_time())
         work = [
             *(supervised(f"lane {name}", partial(poller.serve, name)) for name in LANES),
             supervised("wait", poller.wait),
             supervised("watch", executor.watch),
             supervised("nudges", lambda: self._nudges(keeper)),
             every("reaper", reaper.step, reaper.interval_s),
-            every("scheduler", self.scheduler.step, self.scheduler.interval_s),
+            every("scheduler", schedule, self.scheduler.interval_s),
         ]
         loops = [loop.create_task(step) for step in work]
+        names = (*(f"lane {name}" for name in LANES), "wait", "watch", "nudges", "reaper", "scheduler")
+        for name, task in zip(names, loops, strict=True):
+            self.loops.add(name, task.done)
+        self.loops.add("leases", lambda: not keeper.is_alive())
+        self.loops.expect("fetching", lambda: poller.turned_at, self._wants_work)
         try:
             await self.stop_asked.wait()
             await self._drain(keeper, poller, executor, scheduling=loops[-1])
@@ -112,6 +124,7 @@ class Worker:
                 task.cancel()
             await asyncio.wait(loops, timeout=2.0)
             await self._shut_down(state)
+            self.telemetry.close()
             keeper.stop()
             await asyncio.to_thread(keeper.join, 2.0)
             await self._sign_off()
@@ -123,6 +136,7 @@ class Worker:
         """Stop taking work at once, let what runs go on for the drain time; leases are kept all the while."""
         deadline = time.monotonic() + self.settings.drain_timeout_s
         poller.draining = True
+        self.loops.stopping = True
         keeper.status = "draining"
         keeper.nudge()
         # First the scheduler has really ended: a step under way would take the lock again behind our back.
@@ -174,6 +188,22 @@ class Worker:
         """Listen on our own channel; a nudge makes the lease thread look at the tasks now instead of at the next beat."""
         async for _ in self.store.subscribe(self.store.keys.nudge(self.worker_id)):
             keeper.nudge()
+
+    def _in_time(self) -> bool:
+        """Whether a handler runs that may still hold up the event loop; see LoopTick for one that may not."""
+        now = time.monotonic()
+        return any(run.deadline > now for run in self.inflight.runs())
+
+    def _wants_work(self) -> bool:
+        return self.inflight.active < self.inflight.concurrency and not self._in_time()
+
+    async def _not_ready(self) -> Troubles:
+        """What keeps this worker from taking tasks. Raises DtqError when Redis does not answer."""
+        status = self.status()
+        if status != "ready":
+            return {"worker": f"is {status}"}
+        missing = await queues_without_group(self.store, self.queues)
+        return {"groups": f"missing on {', '.join(missing)}"} if missing else {}
 
     def _settled(self, pending: Pending, status: str) -> None:
         report.settled(pending, status)
@@ -247,6 +277,7 @@ def run(settings: Settings, queues: Sequence[str] = ("default",)) -> int:
     A second signal exits at once and acknowledges nothing.
     """
     registry = handlers.load(settings.task_modules)
+    tracing.configure("worker")
     loop = _new_loop()
     asyncio.set_event_loop(loop)
     status = EXIT_NOW
@@ -262,7 +293,7 @@ async def _main(settings: Settings, queues: Sequence[str], registry: Registry) -
     log.capture_loop_errors(loop)
     for note in settings.warnings():
         logger.warning("%s", note)
-    store = Store.connect(settings)
+    store = CountedStore.connect(settings)
     worker = Worker(settings, queues, store, registry)
 
     def asked() -> None:
@@ -291,10 +322,14 @@ def _listener(
 
     It runs between two byte codes of the main thread, which may hold any lock: so it logs nothing and waits for nothing.
     """
-    heard = 0
+    heard, ours = 0, os.getpid()
 
     def on_signal(signum: int, frame: FrameType | None) -> None:
         nonlocal heard
+        if os.getpid() != ours:  # a handler forked: its child ends as any process does, and the worker hears nothing
+            signal.signal(signum, signal.SIG_DFL)
+            os.kill(os.getpid(), signum)
+            return
         heard += 1
         worker.stop_signalled = worker.stop_signalled or time.monotonic()
         loop.call_soon_threadsafe(asked)

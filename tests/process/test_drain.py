@@ -235,3 +235,13 @@ def test_a_drain_ends_although_a_coroutine_blocks_the_loop(make_world: Callable[
     world.worker()
     world.wait_ended([task_id])
     world.check([task_id], starts=2)
+
+
+def test_a_signal_to_a_process_that_a_handler_forked_is_not_for_the_worker(world: World) -> None:
+    worker = world.worker()
+    task_id = world.submit("fork", timeout_ms=10_000)
+    world.wait_ended([task_id])
+    assert world.result(task_id) == {"signal": signal.SIGTERM}
+    after = world.submit("echo")
+    world.wait_status(after, "succeeded")
+    assert worker.alive and "draining" not in worker.log()

@@ -248,3 +248,23 @@ async def return_kind(payload: Payload, ctx: TaskContext) -> Any:
 @noted("return_sync")
 def return_kind_sync(payload: Payload, ctx: TaskContext) -> Any:
     return RETURNS[payload["kind"]]()
+
+
+@noted("trace")
+async def trace(payload: Payload, ctx: TaskContext) -> Any:
+    return {"traceparent": ctx.traceparent}
+
+
+@noted("fork")
+async def fork(payload: Payload, ctx: TaskContext) -> Any:
+    """Fork a process and end it with SIGTERM, as multiprocessing does."""
+    ours, childs = os.pipe()
+    child = os.fork()
+    if not child:
+        os.write(childs, b".")  # a signal that comes before Python has put the child in order is lost
+        time.sleep(30)
+        os._exit(0)
+    await asyncio.to_thread(os.read, ours, 1)
+    os.kill(child, signal.SIGTERM)
+    _, status = await asyncio.to_thread(os.waitpid, child, 0)
+    return {"signal": os.WTERMSIG(status)}

@@ -19,7 +19,7 @@ _PLACES = {
     "<0-9>": r"[0-9]",
 }
 _TYPES = {"stream, group `workers`": "stream", "sorted set": "zset"}
-_HAS_TTL = re.compile(r"(DTQ_[A-Z]+_(TTL|RETENTION)_S|\d+ (heartbeat intervals|minutes|days|s))\b")
+_HAS_TTL = re.compile(r"(DTQ_[A-Z]+_(TTL|RETENTION)_S|\d+ (heartbeat intervals|minutes|days?|s))\b")
 
 
 def dump(client: redis.Redis) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar, cast
 
@@ -20,6 +21,7 @@ from redis.exceptions import (
     AuthenticationError,
     BusyLoadingError,
     ConnectionError,
+    InvalidResponse,
     MaxConnectionsError,
     NoScriptError,
     OutOfMemoryError,
@@ -50,12 +52,16 @@ _BUSY = ("BUSY ", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MISCONF",
 def translate(exc: BaseException) -> DtqError:
     """A failure of the client library in our words; server text is kept, addresses and credentials are not."""
     if isinstance(exc, AuthenticationError):
-        return RedisUnavailable("Redis refuses the credentials of DTQ_REDIS_URL")
+        return RedisUnavailable("Redis refuses the user or the password")
     if isinstance(exc, MaxConnectionsError):
         return RedisUnavailable("every connection to Redis is in use")
     if isinstance(exc, (ConnectionError, TimeoutError, BusyLoadingError, ReadOnlyError, OSError, asyncio.TimeoutError)):
-        return RedisUnavailable(f"Redis does not answer ({type(exc).__name__})")
+        return RedisUnavailable(f"Redis does not answer ({_reason(exc)})")
     text = str(exc)
+    if isinstance(exc, InvalidResponse):
+        return RedisUnavailable("what answers there is no Redis")
+    if text.startswith(("DB index is out of range", "invalid DB index")):
+        return RedisUnavailable("Redis has no database of that number")
     if (
         isinstance(exc, OutOfMemoryError)
         or "OOM " in text[:40]
@@ -65,6 +71,16 @@ def translate(exc: BaseException) -> DtqError:
     if text.startswith(_BUSY) or isinstance(exc, ReadOnlyError):
         return RedisUnavailable(f"Redis is not ready: {text[:120]}")
     return StoreError(f"Redis refused a command: {text[:300]}")
+
+
+def _reason(exc: BaseException) -> str:
+    """Why there is no connection, as the system says it; the library's own text quotes the address."""
+    cause: BaseException | None = exc
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.strerror:
+            return os.strerror(cause.errno) if cause.errno and cause.errno > 0 else cause.strerror[:80]
+        cause = cause.__cause__ or cause.__context__
+    return type(exc).__name__
 
 
 @contextlib.contextmanager
@@ -170,11 +186,15 @@ class Store:
         """Plain commands in one round trip; an error of one is returned in its place."""
         if not commands:
             return []
+        asked = me.cancelling() if (me := asyncio.current_task()) else 0
         with translated():
             pipe = self.redis.pipeline(transaction=False)
             for command in commands:
                 pipe.execute_command(*command)
-            return list(await pipe.execute(raise_on_error=False))
+            answers = list(await pipe.execute(raise_on_error=False))
+        if (me := asyncio.current_task()) and me.cancelling() > asked:
+            raise asyncio.CancelledError  # the client's pipelines swallow a cancellation now and then
+        return answers
 
     async def subscribe(self, channel: str, ready: Callable[[], None] = lambda: None) -> AsyncGenerator[str, None]:
         """Messages of one channel, on a connection of its own; `ready` is called once the server confirmed.

@@ -25,6 +25,9 @@ PRELUDES = {
     "purge": ("_prelude", "_letters", "_strays"),
     "settle": ("_prelude", "_letters"),
     "release": ("_prelude", "_letters"),
+    "prune": ("_prelude", "_workers"),
+    "register": ("_prelude", "_workers"),
+    "sign_off": ("_prelude", "_workers"),
 }
 
 

@@ -53,12 +53,17 @@ class Delivery:
     queue: str
     adopted: bool
     started_at_ms: int
+    trace: str = ""
+    """Of a traced task: the submission's traceparent and, after a retry, that of the last attempt (dtq_core.tracing)."""
+    available_at_ms: int = 0
+    """Of a traced task: since when it might have started."""
 
     @classmethod
     def of(cls, row: Sequence[Any]) -> Delivery:
         return cls(
             int(row[0]), row[1], row[2], row[3], row[4], int(row[5]), int(row[6]), int(row[7]), row[8], row[9],
             int(row[10] or 0), row[11], row[12] == 1, int(row[13]),
+            *((row[14], int(row[15] or 0)) if len(row) > 14 else ()),
         )  # fmt: skip
 
     @classmethod
@@ -119,6 +124,8 @@ class Settling:
     settlement: Settlement
     duration_ms: int
     record: str = ""
+    trace: str = ""
+    """The task's field `trace` if it is to be retried; "" leaves it as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +199,7 @@ class Transitions:
         for x in submissions:
             args += (
                 x.task_id, x.queue, x.task_type, x.payload, x.idempotency_key, x.max_attempts, x.priority, x.timeout_ms,
-                x.delay_ms, x.metadata, x.ttl_ms, ask(x.task_type),
+                x.delay_ms, x.metadata, x.ttl_ms, ask(x.task_type), x.trace,
             )  # fmt: skip
         return self.call(
             "submit",
@@ -264,7 +271,7 @@ class Transitions:
                 d.task_id, d.queue, d.band, d.entry_id, d.fence, s.status.value, d.task_type, d.attempt, d.idempotency_key,
                 item.duration_ms, s.result or "", s.error_class, s.error_message,
                 "" if s.retryable is None else int(s.retryable), "" if s.retry_delay_ms is None else s.retry_delay_ms,
-                item.record,
+                item.record, item.trace,
             )  # fmt: skip
         return self.call("settle", [self.keys.ledger(items[0].delivery.queue)], args, list)
 

@@ -11,7 +11,7 @@ end
 
 local function handed_over(t, id, fence, created, adopted)
   tasks[#tasks + 1] = { t.priority, id, t.id, t.type, t.payload, t.attempt, t.max_attempts, t.timeout_ms, t.key, fence, created,
-    t.queue, adopted, NOW_MS }
+    t.queue, adopted, NOW_MS, t.trace, t.trace and call('HGET', TASK .. t.id, 'available_at') }
 end
 
 local function start(t, key, fence, created, lost, deferred_at)
@@ -74,7 +74,7 @@ local function take(queue, band, stream, id, fields, reclaimed)
   if not task_id or task_id == '' then return quarantine(queue, band, stream, id, fields, 'the entry names no task', reclaimed) end
   local key = TASK .. task_id
   local r = call('HMGET', key, 'status', 'entry_id', 'fence', 'attempt', 'expires_at', 'created_at',
-    'deferred_at')
+    'deferred_at', 'trace')
   local status = r[1]
   if not status then return quarantine(queue, band, stream, id, fields, 'the task has no record', reclaimed) end
   if TERMINAL[status] or r[2] ~= id then
@@ -90,7 +90,7 @@ local function take(queue, band, stream, id, fields, reclaimed)
     return quarantine(queue, band, stream, id, fields, 'the record or the entry cannot be read', reclaimed)
   end
   local t = { id = task_id, queue = queue, type = fields[6], payload = fields[8], attempt = attempt, max_attempts = fields[12],
-    priority = band, timeout_ms = fields[16], key = fields[18], from = status, worker = WORKER, entry = id }
+    priority = band, timeout_ms = fields[16], key = fields[18], from = status, worker = WORKER, entry = id, trace = r[8] or nil }
   local owner = {}
   if status == 'running' then
     owner = call('HMGET', key, 'worker_id', 'cancel_requested', 'started_at')

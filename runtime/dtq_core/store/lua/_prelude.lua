@@ -102,10 +102,13 @@ local function flush()
   bumps = {}
 end
 
--- One token, so that exactly one idle worker comes and looks.
+-- One token, so that exactly one idle worker comes and looks. Lost or expired it costs a second: idle workers look anyway.
 local function wake(queue)
   local key = P .. ':wake:' .. queue
-  if call('LLEN', key) == 0 then call('LPUSH', key, '1') end
+  if call('LLEN', key) == 0 then
+    call('LPUSH', key, '1')
+    call('EXPIRE', key, 600)
+  end
 end
 
 -- The idempotency record of a task, if it still names that task; `create` makes a missing one.
@@ -158,12 +161,6 @@ local function value_of(fields, name)
   for i = 1, #fields, 2 do
     if fields[i] == name then return fields[i + 1] end
   end
-end
-
-local function worker_event(kind, id)
-  events = events + 1
-  try('PUBLISH', P .. ':events', event_head .. fmt('%012x', events) .. '","ts":"' .. iso() .. '","type":"' .. kind
-    .. '","task_id":null,"queue":null,"task_type":null,"attempt":null,"worker_id":' .. quote(id) .. '}')
 end
 
 local function reason(err) return type(err) == 'table' and err.err or tostring(err) end

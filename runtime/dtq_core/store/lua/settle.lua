@@ -1,7 +1,7 @@
 -- Does: write how attempts ended, then acknowledge. Guarded by the fence: whoever lost the task writes nothing.
 -- KEYS: 1 ledger of the first task's queue (routing)
 -- ARGV: 7 worker · 8 result ttl_s · 9 n, then per task: task_id queue band entry_id fence status task_type attempt key duration_ms
---   result error_class error_message retryable retry_delay_ms record (JSON of the attempt, open at its end)
+--   result error_class error_message retryable retry_delay_ms record (JSON of the attempt, open at its end) trace ("" = as it is)
 -- Returns: per task the status written, LOST (another owner, or no record), ALREADY (this very settlement was written), or ERROR text
 -- Publishes: TASK_SUCCEEDED, TASK_RETRY_SCHEDULED, TASK_DEAD_LETTERED, TASK_FAILED, TASK_CANCELLED
 -- Entries to acknowledge, per stream: last, and all of a stream at once.
@@ -35,6 +35,7 @@ local function settle(i)
     call('HSET', key, 'status', status, 'finished_at', NOW_MS, 'available_at', due, 'duration_ms', ARGV[i + 9],
       'error_class', ARGV[i + 11], 'error_message', ARGV[i + 12], 'retryable', ARGV[i + 13], 'retry_delay_ms', ARGV[i + 14],
       'entry_id', '', 'history', remember(key, ARGV[i + 15] .. ',"finished_at":' .. NOW_MS .. '}'))
+    if ARGV[i + 16] ~= '' then call('HSET', key, 'trace', ARGV[i + 16]) end
     call('EXPIRE', key, int(RETENTION + math.ceil(delay / 1000)))
     idem(queue, t.key, id, 'processing')
     bump(queue, t.from, -1)
@@ -51,7 +52,7 @@ local function settle(i)
   return status
 end
 
-local answers = each(10, tonumber(ARGV[9]), 16, settle)
+local answers = each(10, tonumber(ARGV[9]), 17, settle)
 for stream, entries in pairs(done) do
   if #entries > 0 then
     call('XACK', stream, 'workers', unpack(entries))

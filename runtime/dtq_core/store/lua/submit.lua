@@ -1,8 +1,8 @@
 -- Does: write tasks that passed validation: record, entry or schedule member, idempotency key, counters. Each for itself; a refused one leaves nothing.
 -- KEYS: 1 ledger of the first task's queue (routing)
 -- ARGV: 7 max_depth · 8 max_scheduled · 9 max_queues · 10 default timeout_ms · 11 max_payload · 12 default attempts · 13 n, then per task:
---   task_id queue task_type payload key max_attempts(0) priority(-1) timeout_ms(0) delay_ms metadata ttl_ms ask; ask: 0 the type is known,
---   1 it is unknown if workers of the queue announced others only, 2 it is unknown unless announced
+--   task_id queue task_type payload key max_attempts(0) priority(-1) timeout_ms(0) delay_ms metadata ttl_ms ask trace; ask: 0 the type is
+--   known, 1 it is unknown if workers of the queue announced others only, 2 it is unknown unless announced
 -- Returns: per task {code, task_id, status or detail}: OK DUPLICATE IN_PROGRESS FULL SCHEDULE_FULL QUEUE_LIMIT UNKNOWN TOO_LARGE ERROR
 -- Publishes: TASK_QUEUED
 local MAX_DEPTH, MAX_SCHEDULED, MAX_QUEUES = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
@@ -64,6 +64,7 @@ local function submit(i)
     'expires_at', ttl > 0 and int(NOW + ttl) or '0', 'created_at', NOW_MS, 'available_at', due, 'task_id', id, 'queue', queue,
     'task_type', task_type, 'max_attempts', attempts, 'priority', priority, 'timeout_ms', timeout, 'idempotency_key', key,
     'metadata', metadata, 'payload', payload)
+  if ARGV[i + 12] ~= '' then call('HSET', TASK .. id, 'trace', ARGV[i + 12]) end
   local wait_s = math.ceil(delay / 1000)
   call('EXPIRE', TASK .. id, RETENTION + wait_s)
   if key ~= '' then
@@ -83,9 +84,9 @@ end
 
 local answers = {}
 for n = 0, ARGV[13] - 1 do
-  local ok, answer = pcall(submit, 14 + n * 12)
+  local ok, answer = pcall(submit, 14 + n * 13)
   if not ok and ARGV[13] == '1' then error(answer) end
-  answers[n + 1] = ok and answer or { 'ERROR', ARGV[14 + n * 12], reason(answer) }
+  answers[n + 1] = ok and answer or { 'ERROR', ARGV[14 + n * 13], reason(answer) }
 end
 call('ZREMRANGEBYRANK', P .. ':tasks:recent', 0, -10001)
 flush()
