@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from benchmarks.bare import Connection
+from dtq_local.bench.gauge import calls_of, micros_of, process_cpu_s
 
 REQUESTS = frozenset({"eval", "evalsha", "fcall", "blpop", "blmove", "bzpopmin"})
 """What a worker sends; everything else is called by its scripts."""
@@ -19,8 +20,11 @@ NOTHING: Counter[str] = Counter()
 
 
 def cpu_s(pid: int) -> float:
-    """CPU seconds that a process and its threads have used, from the kernel's clock of that process."""
-    return time.clock_gettime(~pid << 3 | 2)
+    """CPU seconds that a process and its threads have used."""
+    used = process_cpu_s(pid)
+    if used is None:
+        raise RuntimeError(f"process {pid} has no clock any more")
+    return used
 
 
 def rss_bytes(pid: int) -> int:
@@ -63,14 +67,13 @@ class Span:
 
 async def read(observer: Connection, engine_pid: int, worker_pid: int | None = None) -> Reading:
     info: dict[str, Any] = await cast(Any, observer.info("everything"))
-    stats = {name.removeprefix("cmdstat_"): row for name, row in info.items() if name.startswith("cmdstat_")}
     return Reading(
         time.monotonic(),
         cpu_s(engine_pid),
         cpu_s(worker_pid) if worker_pid is not None else 0.0,
         int(info["total_reads_processed"]),
-        Counter({name: int(row["calls"]) for name, row in stats.items()}),
-        Counter({name: int(row["usec"]) for name, row in stats.items()}),
+        calls_of(info),
+        micros_of(info),
     )
 
 

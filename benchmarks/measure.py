@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import statistics
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from benchmarks.gauge import Span
 from benchmarks.stage import QUEUE, BenchmarkFailed, Stage
 from benchmarks.stamp import StampReceiver
 from dtq_core.submission import encode_json
+from dtq_local.bench.gauge import percentile
 
 Sample = dict[str, float]
 Measure = Callable[[Stage, int], Awaitable[Sample]]
@@ -142,7 +142,7 @@ async def latency_bare(stage: Stage, tasks: int) -> Sample:
         for _ in range(tasks):
             await asyncio.sleep(random.uniform(*LATENCY_PAUSE_S))
             round_trips.append(await gauge.ping_s(stage.observer) * 1000)
-    return {"p50": _p(delays, 50), "p99": _p(delays, 99), "ping_p50": _p(round_trips, 50)}
+    return {"p50": percentile(delays, 50), "p99": percentile(delays, 99), "ping_p50": percentile(round_trips, 50)}
 
 
 async def latency_dtq(stage: Stage, tasks: int) -> Sample:
@@ -156,10 +156,10 @@ async def latency_dtq(stage: Stage, tasks: int) -> Sample:
 
             delays = await _latencies(stamps, submit, tasks)
     await stage.verify(tasks + 1)
-    by_band = [_p(delays[band::10], 50) for band in range(10)]
+    by_band = [percentile(delays[band::10], 50) for band in range(10)]
     return {
-        "p50": _p(delays, 50),
-        "p99": _p(delays, 99),
+        "p50": percentile(delays, 50),
+        "p99": percentile(delays, 99),
         "slowest_band": max(by_band),
         "fastest_band": min(by_band),
         **{f"p{band}_p50": value for band, value in enumerate(by_band)},
@@ -263,7 +263,3 @@ async def _seed(stage: Stage, tasks: int) -> None:
         for answer in await stage.client.submit_many([_noop()] * min(1000, tasks - start)):
             if isinstance(answer, Exception):
                 raise BenchmarkFailed(f"a submission was refused: {answer}")
-
-
-def _p(values: Sequence[float], percent: int) -> float:
-    return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]

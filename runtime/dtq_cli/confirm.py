@@ -9,11 +9,11 @@ from dtq_core.errors import InvalidArgument
 
 
 def require_terminal(args: argparse.Namespace, what: str) -> None:
-    """Refuse at once, before anything is looked up, where `--yes` is missing and nobody can be asked.
+    """Refuse at once, before anything is looked up, where `--yes` is missing and nobody can be asked or would see it.
 
     Raises InvalidArgument.
     """
-    if not args.yes and not args.dry_run and not sys.stdin.isatty():
+    if not args.yes and not args.dry_run and not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise InvalidArgument(f"{what} cannot be undone: say --yes, or --dry-run to see what it would be")
 
 

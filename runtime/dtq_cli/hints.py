@@ -17,7 +17,7 @@ _HINTS = {
     "REDIS_FULL": "let workers finish, purge what is not needed, or raise maxmemory",
     "STORE_ERROR": "see the rights of this user and the type of the key in docs/redis-schema.md",
     "INVALID_CONFIG": "docs/configuration.md lists every variable",
-    "ALREADY_RUNNING": "stop it there with Ctrl-C, or use --state DIR",
+    "ALREADY_RUNNING": "`dtq down` stops it, or use another --state DIR",
     "PAYLOAD_TOO_LARGE": "store the data elsewhere and send a reference, or raise DTQ_MAX_PAYLOAD_BYTES",
 }
 

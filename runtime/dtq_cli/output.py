@@ -1,33 +1,29 @@
 """What goes to stdout: JSON documents for machines, tables of at most the terminal's width for people.
 
 Everything that came from outside is made harmless first: control characters in a task's error or payload must not drive
-a terminal. Colours only on a terminal, and NO_COLOR is honoured.
+a terminal.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import shutil
 import sys
 import textwrap
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, TextIO
+from typing import Any
 
+from dtq_cli.streams import WIDTH, room, speaks_utf8, wants_colour
 from dtq_core.text import clean
 
-WIDTH = 80
-"""Used where there is no terminal to ask."""
 _SMALLEST = 6
 _COLOURS = {
     "succeeded": 32, "ready": 32, "ok": 32,
     "running": 36, "busy": 36,
-    "retrying": 33, "draining": 33, "paused": 33, "stale": 33,
-    "failed": 31, "dead_lettered": 31, "wrong": 31,
+    "retrying": 33, "draining": 33, "paused": 33, "stale": 33, "warning": 33,
+    "failed": 31, "dead_lettered": 31, "wrong": 31, "error": 31,
     "cancelled": 90, "expired": 90, "stopped": 90,
 }  # fmt: skip
 
@@ -42,30 +38,14 @@ class Column:
     wraps: bool = False
 
 
-def prepare() -> None:
-    """Make stdout and stderr take any text, whatever the locale."""
-    for stream in (sys.stdout, sys.stderr):
-        reconfigure = getattr(stream, "reconfigure", None)
-        if reconfigure is not None:
-            reconfigure(errors="backslashreplace")
-
-
-def discard_stdout() -> None:
-    """After a broken pipe: what is still buffered goes nowhere, silently, at exit too."""
-    with contextlib.suppress(OSError, ValueError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
-
-
 def document(value: Any) -> None:
     """One JSON document."""
-    print(json.dumps(value, indent=2, ensure_ascii=not _speaks_utf8(sys.stdout), default=_plain))
+    print(json.dumps(value, indent=2, ensure_ascii=not speaks_utf8(sys.stdout), default=_plain))
 
 
 def json_line(value: Any) -> None:
     """One JSON object in one line, written at once."""
-    print(json.dumps(value, ensure_ascii=not _speaks_utf8(sys.stdout), default=_plain), flush=True)
+    print(json.dumps(value, ensure_ascii=not speaks_utf8(sys.stdout), default=_plain), flush=True)
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[Any]], *, empty: str) -> None:
@@ -84,6 +64,11 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[Any]], *, empty: st
         print(_line(row, columns, widths))
 
 
+def line(text: str) -> None:
+    """One line of a stream of lines, cut to the width that there is, written at once."""
+    print(_cut(clean(text, 1000).rstrip(), room()), flush=True)
+
+
 def fields(rows: Sequence[tuple[str, str]]) -> None:
     """`name  value` lines; a value may have several lines, which are indented to its column."""
     indent = max(len(name) for name, _ in rows) + 2
@@ -96,7 +81,7 @@ def fields(rows: Sequence[tuple[str, str]]) -> None:
 
 def paragraph(label: str, text: str) -> None:
     """`text` behind its label, wrapped to the width of the terminal; ids are never broken."""
-    lines = textwrap.wrap(clean(text, 2000), _room() - 7, break_long_words=False, break_on_hyphens=False) or [""]
+    lines = textwrap.wrap(clean(text, 2000), room() - 7, break_long_words=False, break_on_hyphens=False) or [""]
     print(f"{paint(label)}{'':<{7 - len(label)}}{lines[0]}")
     for line in lines[1:]:
         print(f"{'':<7}{line}")
@@ -117,10 +102,6 @@ def paint(text: str) -> str:
     """A status word in its colour, on a terminal."""
     colour = _COLOURS.get(text)
     return f"\x1b[{colour}m{text}\x1b[0m" if colour and wants_colour(sys.stdout) else text
-
-
-def wants_colour(stream: TextIO) -> bool:
-    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def when(instant: datetime | None) -> str:
@@ -156,19 +137,12 @@ def count(number: int, noun: str, plural: str = "") -> str:
 
 
 def ellipsis() -> str:
-    return "…" if _speaks_utf8(sys.stdout) else "~"
+    return "…" if speaks_utf8(sys.stdout) else "~"
 
 
 def note(text: str) -> None:
     """Something for the person in front of it that is no result: on stderr."""
     print(text, file=sys.stderr, flush=True)
-
-
-def progress() -> Callable[[int], None] | None:
-    """A counter on stderr that overwrites itself, where somebody looks; None where nobody does."""
-    if not sys.stderr.isatty():
-        return None
-    return lambda number: print(f"\r{number} so far\x1b[K\r", end="", file=sys.stderr, flush=True)
 
 
 def _plain(value: Any) -> Any:
@@ -185,18 +159,9 @@ def _json_text(value: Any, indent: int | None = None) -> str:
     return "".join(c if c == "\n" or c.isprintable() else f"\\u{ord(c):04x}" for c in text)
 
 
-def _speaks_utf8(stream: TextIO) -> bool:
-    return (stream.encoding or "").lower().replace("-", "") == "utf8"
-
-
-def _room() -> int:
-    """Columns that there are."""
-    return max(40, shutil.get_terminal_size((WIDTH, 24)).columns) if sys.stdout.isatty() else WIDTH
-
-
 def _fit(columns: Sequence[Column], widths: list[int]) -> list[int]:
     """Take from the widest flexible column until the table fits."""
-    excess = sum(widths) + 2 * (len(widths) - 1) - _room()
+    excess = sum(widths) + 2 * (len(widths) - 1) - room()
     while excess > 0:
         candidates = [i for i, c in enumerate(columns) if c.flexible and widths[i] > _SMALLEST]
         if not candidates:
@@ -213,7 +178,7 @@ def _wrapped(columns: Sequence[Column], cells: list[list[str]]) -> list[list[str
     )
     rows = []
     for row in cells:
-        first, *more = textwrap.wrap(row[-1], max(20, _room() - others)) or [""]
+        first, *more = textwrap.wrap(row[-1], max(20, room() - others)) or [""]
         rows.append([*row[:-1], first])
         rows += [[*[""] * (len(row) - 1), line] for line in more]
     return rows

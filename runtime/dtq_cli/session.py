@@ -16,10 +16,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from dtq_cli import output
 from dtq_core.client import Client
 from dtq_core.config import Settings, load_settings
 from dtq_core.errors import RedisUnavailable
 from dtq_core.inspector import Inspector
+from dtq_core.spelling import misspelt
 from dtq_core.store import Store
 from dtq_core.text import redact
 from dtq_local.state import discover
@@ -77,6 +79,8 @@ def actor() -> str:
 async def _open(args: argparse.Namespace) -> AsyncIterator[Session]:
     url, advice = server(args)
     settings = load_settings(redis_url=url)
+    for note in misspelt(os.environ, type(settings).model_fields):
+        output.note(f"warning: {note}")
     store = Store.connect(settings)
     try:
         client = Client(store, settings, actor=actor())

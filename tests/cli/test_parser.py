@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +12,11 @@ from importlib.metadata import entry_points
 
 import pytest
 
-from dtq_cli.cli import _load, build_parser, main
+from dtq_cli import arguments
+from dtq_cli.cli import main
+from dtq_cli.door import _load
+from dtq_cli.tree import build_parser
+from dtq_core import submission
 
 pytestmark = pytest.mark.contract("C12.14")
 
@@ -31,11 +36,16 @@ def leaves(
 LEAVES = dict(leaves(build_parser()))
 
 
+WORKBENCH = {"status", "down", "logs", "doctor", "demo", "bench", "new"} & set(LEAVES)
+"""Ours beyond the contract, each proved by tests of its own."""
+
+
 def test_every_command_is_there() -> None:
     assert set(LEAVES) == {
         "submit", "get", "list", "cancel", "dlq list", "retry-dlq", "discard-dlq", "purge-dlq", "purge", "queue pause",
         "queue resume", "queue stats", "workers", "events", "audit verify", "worker run", "scheduler run", "api run", "up",
-    }  # fmt: skip
+        "completion",
+    } | WORKBENCH  # fmt: skip
 
 
 @pytest.mark.parametrize("words", sorted(LEAVES))
@@ -49,13 +59,13 @@ def test_every_command_exists_and_has_json_and_redis(words: str) -> None:
 
 
 @pytest.mark.parametrize("words", ["", *sorted(LEAVES)])
-def test_help(words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main([*words.split(), "--help"])
-    assert ended.value.code == 0
+def test_help(words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main([*words.split(), "--help"]) == 0
     out = capsys.readouterr().out
     assert out.startswith(f"usage: dtq {words}".rstrip())
-    assert all(len(line) <= 100 for line in out.splitlines())
+    assert [line for line in out.splitlines() if len(line) > 80] == []
+    assert not words or re.search(rf"\nexamples?:\n(.*\n)*  .*dtq {words}\b", out), "an example says more than a list"
 
 
 @pytest.mark.parametrize("argv", [[], ["queue"], ["dlq"], ["worker"], ["scheduler"], ["audit"]])
@@ -74,6 +84,14 @@ def test_without_a_command_help_and_2(argv: list[str], capsys: pytest.CaptureFix
         ["get", "a", "b"],
         ["submit"],
         ["submit", "--type"],
+        ["submit", "--type", "a\nb"],
+        ["submit", "--type", "t\udcff"],
+        ["submit", "--type", "t", "--queue", "\udcff"],
+        ["submit", "--type", "t", "--priority", "10"],
+        ["submit", "--type", "t", "--priority", "-1"],
+        ["submit", "--type", "t", "--priority", "9" * 5000],
+        ["submit", "--type", "t", "--timeout-ms", "3600001"],
+        ["submit", "--type", "t", "--delay-seconds", "2592001"],
         ["submit", "--type", "t", "--priority", "high"],
         ["submit", "--type", "t", "--priority", "5.0"],
         ["submit", "--type", "t", "--priority", "１"],
@@ -97,13 +115,25 @@ def test_without_a_command_help_and_2(argv: list[str], capsys: pytest.CaptureFix
     ],
 )
 def test_a_wrong_call_is_one_line_and_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(argv)
-    assert ended.value.code == 2
+    assert main(argv) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.startswith("error INVALID_ARGUMENT: ") and printed.err.endswith("--help)\n")
     assert printed.err.count("\n") == 1 and "\x1b" not in printed.err
+
+
+def test_a_typing_error_is_told_with_what_was_meant(capsys: pytest.CaptureFixture[str]) -> None:
+    for argv, meant in [
+        (["sumbit"], "submit"),
+        (["list", "--status", "suceeded"], "succeeded"),
+        (["queue", "stat"], "stats"),
+    ]:
+        assert main(argv) == 2
+        assert f"did you mean {meant}?" in capsys.readouterr().err
+
+
+def test_limits_that_the_parser_knows_are_those_of_a_submission() -> None:
+    assert arguments.MAX_DELAY_S == submission.MAX_DELAY_S
 
 
 def test_shared_options_may_stand_anywhere() -> None:
@@ -120,6 +150,24 @@ def test_the_script_is_an_entry_point() -> None:
 
 def test_nothing_heavy_is_imported_to_read_arguments() -> None:
     heavy = ("redis", "pydantic", "asyncio", "dtq_local")
-    code = f"import sys; import dtq_cli.cli; print([m for m in {heavy} if m in sys.modules])"
+    code = f"import sys; import dtq_cli.door; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30)
+    assert done.stdout == "[]\n"
+
+
+def test_ctrl_c_in_the_first_moment(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Most of a short command's life is imports; they happen where somebody takes the interrupt."""
+
+    class Interrupted:
+        def __getattr__(self, name: str) -> object:
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "dtq_cli.door", Interrupted())  # type: ignore[arg-type]
+    monkeypatch.setattr("dtq_cli.door", Interrupted(), raising=False)
+    assert main(["list"]) == 130
+    assert capsys.readouterr() == ("", "")
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys, dtq_cli.cli; print([m for m in ('argparse', 'json') if m in sys.modules])"],
+        capture_output=True, text=True, check=True, timeout=30,
+    )  # fmt: skip
     assert done.stdout == "[]\n"

@@ -2,69 +2,16 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import pty
-import signal
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 from cli.calls import Cli
+from cli.terminal import terminal
 from support.engines import Server
 from support.eventually import eventually
 from support.processes import DTQ
-
-
-class Terminal:
-    """A `dtq` whose stdin, stdout and stderr are a terminal."""
-
-    def __init__(self, cli: Cli, *args: str, **env: str) -> None:
-        self._master, slave = pty.openpty()
-        self.process = subprocess.Popen(
-            [DTQ, *args], stdin=slave, stdout=slave, stderr=slave, cwd=cli.folder, start_new_session=True,
-            env={**cli.env, "TERM": "xterm", **env},
-        )  # fmt: skip
-        os.close(slave)
-        self.shown = ""
-
-    def until(self, text: str) -> None:
-        """Read until `text` was shown."""
-        while text not in self.shown:
-            self.shown += self._read() or pytest.fail(f"{text!r} was not shown: {self.shown!r}")
-
-    def type(self, text: str) -> None:
-        os.write(self._master, text.encode())
-
-    def end(self) -> int:
-        """The exit status; all output is in `shown`."""
-        while more := self._read():
-            self.shown += more
-        return self.process.wait(20)
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        os.close(self._master)
-
-    def _read(self) -> str:
-        try:
-            return os.read(self._master, 65_536).decode()
-        except OSError as exc:
-            if exc.errno == errno.EIO:  # the other end is closed
-                return ""
-            raise
-
-
-@contextmanager
-def terminal(cli: Cli, *args: str, **env: str) -> Iterator[Terminal]:
-    opened = Terminal(cli, *args, **env)
-    try:
-        yield opened
-    finally:
-        opened.close()
-
 
 PURGE = ("purge", "--queue", "default")
 QUESTION = "Cancel 1 task of queue default that have not started? [y/N] "
@@ -86,7 +33,7 @@ def test_ctrl_c_at_the_question(cli: Cli) -> None:
     task_id = cli.submit("demo")
     with terminal(cli, *PURGE) as screen:
         screen.until("[y/N] ")
-        os.kill(screen.process.pid, signal.SIGINT)
+        screen.type("\x03")
         assert screen.end() == 130
         assert "Traceback" not in screen.shown and "Error" not in screen.shown
     assert cli.json("get", task_id)["status"] == "queued"
@@ -120,10 +67,10 @@ def test_a_question_does_not_spoil_the_document(cli: Cli) -> None:
 
 def test_colours_and_width_of_the_terminal(cli: Cli) -> None:
     cli.ok("cancel", cli.submit("t" * 60))
-    with terminal(cli, "list", COLUMNS="200") as screen:
+    with terminal(cli, "list", columns=200) as screen:
         assert screen.end() == 0
         assert "\x1b[90mcancelled\x1b[0m" in screen.shown and "t" * 60 in screen.shown
-    with terminal(cli, "list", COLUMNS="80", NO_COLOR="1") as screen:
+    with terminal(cli, "list", NO_COLOR="1") as screen:
         assert screen.end() == 0
         assert "\x1b" not in screen.shown and all(len(line) <= 80 for line in screen.shown.splitlines())
     assert "\x1b" not in cli.ok("list")
@@ -134,7 +81,7 @@ def test_ctrl_c_while_following(cli: Cli, engine: Server) -> None:
         eventually(lambda: engine.redis.pubsub_numsub("dtq:events")[0][1] == 1)
         task_id = cli.submit("demo")
         screen.until(task_id)
-        os.kill(screen.process.pid, signal.SIGINT)
+        screen.type("\x03")
         assert screen.end() == 130
         assert "TASK_QUEUED" in screen.shown and "Traceback" not in screen.shown
 
@@ -167,3 +114,58 @@ def test_without_utf_8(cli: Cli, locale: dict[str, str]) -> None:
     assert cli.json("get", task_id, env=locale)["payload"] == {"x": "€ ü 漢"}
     assert task_id in cli.ok("list", env=locale)
     cli.ok("get", task_id, env=locale)
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+def test_what_happens_fits_the_terminal(cli: Cli, engine: Server, columns: int) -> None:
+    task_type, queue = "t" * 40, "q" * 40
+    with terminal(cli, "events", "--follow", columns=columns) as screen:
+        eventually(lambda: engine.redis.pubsub_numsub("dtq:events")[0][1] == 1)
+        task_id = cli.submit(task_type, "{}", "--queue", queue)
+        screen.until("\n")
+        line = screen.shown.splitlines()[0]
+        assert task_id in line and len(line) <= columns
+        assert (queue in line) is (columns == 200) and line.endswith("…") is (columns == 80)
+        screen.type("\x03")
+        assert screen.end() == 130
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+def test_every_table_fits_the_terminal(cli: Cli, columns: int) -> None:
+    task_id = cli.submit("t" * 70, '{"text": "%s"}' % ("x " * 60), "--queue", "q" * 64)
+    for command in (["list"], ["queue", "stats"], ["workers"], ["dlq", "list"], ["audit", "verify"], ["--help"]):
+        with terminal(cli, *command, columns=columns, NO_COLOR="1") as screen:
+            assert screen.end() == 0, screen.shown
+            assert [line for line in screen.shown.splitlines() if len(line) > columns] == [], command
+            assert command != ["list"] or (task_id in screen.shown and ("t" * 70 in screen.shown) is (columns == 200))
+
+
+def test_progress_is_shown_to_who_looks_and_gone_at_the_end(cli: Cli) -> None:
+    for _ in range(2):
+        cli.submit("demo")
+    with terminal(cli, *PURGE, "--yes") as screen:
+        assert screen.end() == 0
+        assert "so far" in screen.shown
+        assert screen.shown.rstrip().rsplit("\x1b[K", 1)[1].strip() == "2 tasks of queue default cancelled"
+    with terminal(cli, "audit", "verify", TERM="dumb") as screen:
+        assert screen.end() == 0
+        assert "so far" not in screen.shown and "\x1b" not in screen.shown
+
+
+def test_a_question_that_nobody_would_see_is_not_asked(cli: Cli) -> None:
+    task_id = cli.submit("demo")
+    master, slave = pty.openpty()
+    done = subprocess.run([DTQ, *PURGE], stdin=slave, capture_output=True, env=dict(cli.env), timeout=30)
+    os.close(slave)
+    os.close(master)
+    assert done.returncode == 2 and b"--yes" in done.stderr
+    assert cli.json("get", task_id)["status"] == "queued"
+
+
+def test_bytes_that_are_no_text_are_no_yes(cli: Cli) -> None:
+    task_id = cli.submit("demo")
+    with terminal(cli, *PURGE) as screen:
+        screen.until("[y/N] ")
+        os.write(screen._master, b"\xff\xfe\n")
+        assert screen.end() == 1 and "Traceback" not in screen.shown
+    assert cli.json("get", task_id)["status"] == "queued"

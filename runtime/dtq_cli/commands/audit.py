@@ -10,6 +10,7 @@ from dataclasses import asdict
 from dtq_cli import output
 from dtq_cli.arguments import wants_json
 from dtq_cli.session import Session, run
+from dtq_cli.streams import progress
 from dtq_core import audit
 from dtq_core.audit import AuditReport
 from dtq_core.errors import InvalidArgument
@@ -20,9 +21,10 @@ def verify(args: argparse.Namespace) -> int:
     receipts = None if args.receipts is None else list(_receipts(args.receipts))
 
     async def check(session: Session) -> AuditReport:
-        return await audit.verify(
-            session.store, session.settings, queue=args.queue, receipts=receipts, progress=output.progress()
-        )
+        with progress() as tick:
+            return await audit.verify(
+                session.store, session.settings, queue=args.queue, receipts=receipts, progress=tick
+            )
 
     report = run(args, check)
     if wants_json(args):

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from dtq_cli import confirm, output
 from dtq_cli.arguments import wants_json
 from dtq_cli.session import Session, run
+from dtq_cli.streams import progress
 from dtq_core.client import PurgeReport
 
 Act = Callable[[Session, bool, Callable[[int], None] | None], Awaitable[PurgeReport]]
@@ -27,7 +28,8 @@ def purge_with_care(
         return await act(session, True, None)
 
     async def destroy(session: Session) -> PurgeReport:
-        return await act(session, False, output.progress())
+        with progress() as tick:
+            return await act(session, False, tick)
 
     if args.dry_run or not args.yes:
         report = run(args, look)

@@ -12,6 +12,7 @@ from dtq_cli import output
 from dtq_cli.arguments import wants_json
 from dtq_cli.output import Column
 from dtq_cli.session import Session, run
+from dtq_cli.streams import progress
 from dtq_core.client import Submitted
 from dtq_core.errors import InvalidArgument, InvalidTask, PayloadTooLarge
 from dtq_core.inspector import Page, task_document
@@ -20,6 +21,7 @@ from dtq_core.task import Attempt, Task
 from dtq_core.text import clean
 
 T = TypeVar("T")
+_BOM = b"\xef\xbb\xbf"
 MAX_INPUT_BYTES = 64 * 1024 * 1024
 """What is read of a payload file before we give up on it; the real limit counts the compact form."""
 _PAGE = 100
@@ -107,16 +109,15 @@ async def collect(page: Callable[[int, str | None], Awaitable[Page[T]]], limit: 
     """Up to `limit` items over as many pages as it takes, and whether there are more."""
     items: list[T] = []
     cursor: str | None = None
-    while True:
-        found = await page(min(_PAGE, limit - len(items)), cursor)
-        items += found.items
-        cursor = found.cursor
-        if cursor is None or len(items) >= limit:
-            return items, cursor is not None
-
-
-def _as_json(args: argparse.Namespace) -> bool:
-    return wants_json(args)
+    with progress() as tick:
+        while True:
+            found = await page(min(_PAGE, limit - len(items)), cursor)
+            items += found.items
+            cursor = found.cursor
+            if cursor is None or len(items) >= limit:
+                return items, cursor is not None
+            if tick is not None:
+                tick(len(items))
 
 
 def _json_object(given: str, what: str) -> dict[str, Any]:
@@ -144,7 +145,7 @@ def _text_of(given: str, what: str) -> str | bytes:
         return given
     if len(data) > MAX_INPUT_BYTES:
         raise PayloadTooLarge(f"{what} has more than {MAX_INPUT_BYTES} bytes")
-    return data
+    return data.removeprefix(_BOM)
 
 
 def _show(task: Task, result: Any) -> None:

@@ -14,7 +14,6 @@ from dtq_cli.output import Column
 from dtq_cli.session import Session, run
 from dtq_core.events import Event
 from dtq_core.inspector import WorkerInfo, worker_document
-from dtq_core.text import clean
 
 
 def workers(args: argparse.Namespace) -> int:
@@ -61,9 +60,9 @@ def _print(event: Event, *, as_json: bool) -> None:
     if as_json:
         output.json_line({**asdict(event), "ts": event.ts.isoformat(timespec="milliseconds")})
         return
-    words = [event.ts.strftime("%H:%M:%S"), f"{event.type:<24}", event.task_id or event.worker_id or ""]
+    words = [event.ts.strftime("%H:%M:%S"), f"{event.type:<18}", event.task_id or event.worker_id or ""]
     if event.task_type:
         words.append(f"{event.task_type} on {event.queue}, attempt {event.attempt}")
     elif event.queue:
         words.append(event.queue)
-    print(clean("  ".join(words).rstrip(), 300), flush=True)
+    output.line("  ".join(words))
