@@ -123,6 +123,11 @@ class Engine:
         return self._running().pid
 
     @property
+    def last_port(self) -> int:
+        """The port that this directory had last time, 0 where there was none."""
+        return _read_record(self._record_file).get("port", 0)
+
+    @property
     def url(self) -> str:
         return f"redis://{HOST}:{self.port}/0"
 

@@ -1,7 +1,7 @@
 """The state directory of a `dtq up`: who runs there, so that a second one is refused and other commands find the first.
 
-`up.lock` is locked for as long as the supervisor lives; the lock, not a pid, says whether it does. `up.json` says what
-runs where. Light to import: every command looks here before it connects.
+`up.lock` is locked for as long as the supervisor lives, and holds its pid; the lock, not the pid, says whether it does.
+`up.json` says what runs where. Light to import: every command looks here before it connects.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
@@ -33,15 +34,26 @@ class UpRecord:
     state_dir: str
     started_at: str
     engine: dict[str, Any] | None = None
-    """`{"pid", "port", "version"}` of our own engine, None on a given server."""
+    """`{"pid", "port", "version"}` of our own engine while it runs, None on a given server."""
+    own_engine: bool = True
     api: str | None = None
     """URL of the HTTP API."""
     api_key: bool = False
     """Whether destructive calls need a key."""
     processes: dict[str, int] = field(default_factory=dict)
     """Pid by name: scheduler, worker-1 …; a process between two lives is missing."""
+    names: tuple[str, ...] = ()
+    """All processes that belong to it, running or not."""
     queues: tuple[str, ...] = ()
     task_modules: tuple[str, ...] = ()
+    concurrency: int = 0
+    """Tasks at a time in each worker."""
+    reload: bool = False
+    """Whether workers are started again when the task modules change."""
+    ready: bool = False
+    """Whether each worker took its place and the API answered, once."""
+    stop_s: float = 60.0
+    """How long an orderly stop may take."""
 
 
 class StateDir:
@@ -56,6 +68,14 @@ class StateDir:
     def engine_dir(self) -> Path:
         return self.path / "engine"
 
+    @property
+    def log_file(self) -> Path:
+        return self.path / "up.log"
+
+    @property
+    def lock_file(self) -> Path:
+        return self.path / "up.lock"
+
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the directory. Raises AlreadyRunning, which names the pid and the URL of who has it."""
@@ -64,12 +84,15 @@ class StateDir:
             ignore = self.path / ".gitignore"
             if not ignore.exists():
                 ignore.write_text("*\n")
-            lock = os.open(self.path / "up.lock", os.O_RDWR | os.O_CREAT, 0o600)
+            lock = os.open(self.lock_file, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as exc:
             raise InvalidArgument(f"state directory {self.shown}: {exc.strerror}") from None
         try:
             if not _lock(lock, fcntl.LOCK_EX, _PATIENCE_S):
                 raise AlreadyRunning(f"dtq up runs on {self.shown} already: {self._who()}")
+            os.truncate(lock, 0)
+            os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+            self.clear()  # what a killed one left behind
             yield
         finally:
             os.close(lock)
@@ -87,16 +110,29 @@ class StateDir:
     def running(self) -> UpRecord | None:
         """The record of the `dtq up` that holds this directory now, None where there is none that is ours."""
         record = self._read()
-        if record is None:
-            return None
+        return record if record is not None and self.held() else None
+
+    def held(self) -> bool:
+        """Whether a `dtq up` has this directory now, one that is just starting included."""
         try:
-            lock = os.open(self.path / "up.lock", os.O_RDONLY)
+            lock = os.open(self.lock_file, os.O_RDONLY)
         except OSError:
-            return None
+            return False
         try:
-            return None if _lock(lock, fcntl.LOCK_SH, 0) else record
+            return not _lock(lock, fcntl.LOCK_SH, 0)
         finally:
             os.close(lock)
+
+    def holder(self) -> int | None:
+        """The pid that the holder of the lock wrote down; None where it is not there or not this user's."""
+        try:
+            with self.lock_file.open() as file:
+                if os.fstat(file.fileno()).st_uid != os.geteuid():
+                    return None
+                text = file.read(20).strip()
+        except (OSError, ValueError):
+            return None
+        return int(text) if re.fullmatch(r"[1-9][0-9]{0,8}", text) and text != "1" else None
 
     def _read(self) -> UpRecord | None:
         """up.json, if it is well-formed and was written by this user: a planted one would redirect our tasks."""
@@ -106,7 +142,7 @@ class StateDir:
                     return None
                 raw = json.load(file)
             known = {f.name: raw[f.name] for f in fields(UpRecord) if f.name in raw}
-            known |= {name: tuple(known.get(name, ())) for name in ("queues", "task_modules")}
+            known |= {name: tuple(known.get(name, ())) for name in ("names", "queues", "task_modules")}
             return UpRecord(**known) if isinstance(raw["url"], str) and isinstance(raw["pid"], int) else None
         except (OSError, ValueError, TypeError, KeyError):
             return None

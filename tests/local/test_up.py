@@ -11,124 +11,17 @@ import signal
 import socket
 import subprocess
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from local.running import Up, environment
 from support.engines import Server
 from support.eventually import eventually
 from support.processes import DTQ
 
 from dtq_local.engine import ask
 from dtq_local.spawn import popen
-
-
-def environment(**more: str) -> dict[str, str]:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("DTQ_", "NO_COLOR"))}
-    return kept | {"DTQ_RETRY_BASE_DELAY": "0.05", "DTQ_HEARTBEAT_INTERVAL_S": "0.5"} | more
-
-
-class Up:
-    """A `dtq up` in `folder`; what it says is in `folder/up.log`."""
-
-    def __init__(self, folder: Path, *args: str, **env: str) -> None:
-        self.folder = folder
-        self.env = environment(**env)
-        self._log = folder / "up.log"
-        with self._log.open("ab") as log:
-            self.process = popen(
-                [DTQ, "up", *args],
-                env=self.env,
-                cwd=folder,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
-
-    @property
-    def log(self) -> str:
-        return self._log.read_text()
-
-    @property
-    def record(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((self.folder / ".dtq" / "up.json").read_text())
-        return found
-
-    def saying(self, pattern: str, timeout: float = 20) -> str:
-        """The first line of the log that matches."""
-
-        def said() -> str | None:
-            assert self.process.poll() is None or re.search(pattern, self.log), f"it ended:\n{self.log}"
-            return next((line for line in self.log.splitlines() if re.search(pattern, line)), None)
-
-        return eventually(said, timeout, lambda: f"{pattern!r} in the log:\n{self.log}") or ""
-
-    def ready(self, workers: int = 2) -> Up:
-        """Wait until that many workers announced themselves."""
-
-        def there() -> bool:
-            assert self.process.poll() is None, self.log
-            if not (self.folder / ".dtq" / "up.json").exists():
-                return False
-            return [w["status"] for w in self.json("workers")["workers"]].count("ready") >= workers
-
-        eventually(there, 30, lambda: f"{workers} workers:\n{self.log}")
-        return self
-
-    def dtq(self, *args: str) -> str:
-        """stdout of a command in the same directory, which has to find this `dtq up` by itself."""
-        done = subprocess.run([DTQ, *args], env=self.env, cwd=self.folder, capture_output=True, text=True, timeout=60)
-        assert done.returncode == 0, (args, done.stdout, done.stderr, self.log)
-        return done.stdout
-
-    def json(self, *args: str) -> Any:
-        return json.loads(self.dtq(*args, "--json"))
-
-    def submit(self, task_type: str, payload: str = "{}", *more: str) -> str:
-        return self.dtq("submit", "-q", "--type", task_type, "--payload", payload, *more).strip()
-
-    def wait_for(self, task_id: str, status: str) -> dict[str, Any]:
-        def there() -> dict[str, Any] | None:
-            task: dict[str, Any] = self.json("get", task_id)
-            return task if task["status"] == status else None
-
-        return eventually(there, 30, lambda: f"{task_id} {status}: {self.dtq('get', task_id)}\n{self.log}") or {}
-
-    def stop(self, signum: int = signal.SIGTERM, timeout: float = 30) -> int:
-        self.process.send_signal(signum)
-        try:
-            return self.process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"dtq up does not stop:\n{self.log}") from None
-
-    def everything_is_gone(self, record: dict[str, Any]) -> None:
-        pids = [*record["processes"].values(), *([record["engine"]["pid"]] if record["engine"] else [])]
-        for pid in pids:
-            eventually(lambda pid=pid: is_gone(pid), what=f"process {pid} of {record} to end")
-
-
-def is_gone(pid: int) -> bool:
-    """Ended; a zombie that nobody reaps counts too."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
-
-
-@pytest.fixture
-def up(tmp_path: Path) -> Iterator[Callable[..., Up]]:
-    """`up(…)` starts one; killed at the end, and its children with it."""
-    started: list[Up] = []
-
-    def start(*args: str, folder: Path = tmp_path, **env: str) -> Up:
-        started.append(Up(folder, *args, **env))
-        return started[-1]
-
-    yield start
-    for one in started:
-        one.process.kill()
-        one.process.wait()
 
 
 def test_the_walk_of_the_readme(up: Callable[..., Up]) -> None:
@@ -184,15 +77,18 @@ def test_the_log_and_the_banner(up: Callable[..., Up]) -> None:
     one = up(
         "--workers", "1", "--concurrency", "7", "--queue", "a", "--queue", "b", "--tasks", "dtq_examples.tasks"
     ).ready(1)
-    banner = one.log[: one.log.index("Ctrl-C")]
+    one.saying("^Ctrl-C")
+    banner = one.log[: one.log.index("Ctrl-C finishes")]
     assert re.search(r"engine +(Valkey|Redis) [\d.]+ on 127\.0\.0\.1:\d+, pid \d+, data in \.dtq/engine", banner)
     assert re.search(r"worker-1 +pid \d+, 7 at a time, queue a, b", banner)
     assert re.search(r"api +pid \d+, http://127\.0\.0\.1:\d+; for this machine only", banner)
     assert "tasks      dtq_examples.tasks" in banner
+    rows = banner[banner.index("DTQ is up.") : banner.index("In another terminal")]
+    assert [line for line in rows.splitlines() if len(line) > 80] == []
     assert f"export DTQ_REDIS_URL={one.record['url']}" in banner
     assert "submit --type echo_task" in banner and "--queue a" in banner
-    lines = one.log[one.log.index("Ctrl-C") :].splitlines()[2:]
-    assert lines and all(re.match(r"(dtq|scheduler|api|worker-1) +\| ", line) for line in lines), one.log
+    lines = [*one.log.partition("\nDTQ is up.")[0].splitlines(), *one.log.partition("everything.\n\n")[2].splitlines()]
+    assert len(lines) > 3 and all(re.match(r"(dtq|scheduler|api|worker-1) +\| ", line) for line in lines), one.log
     assert len({line.index("|") for line in lines}) == 1
     assert "\x1b" not in one.log
     (worker,) = one.json("workers")["workers"]
@@ -239,7 +135,8 @@ def test_data_and_address_survive_a_restart(up: Callable[..., Up]) -> None:
 def test_a_second_one_is_refused(up: Callable[..., Up]) -> None:
     one = up("--workers", "1").ready(1)
     done = subprocess.run([DTQ, "up"], env=one.env, cwd=one.folder, capture_output=True, text=True, timeout=30)
-    assert (done.returncode, done.stdout) == (1, "")
+    assert done.returncode == 1
+    assert all(f"pid {pid}" in done.stdout for pid in one.record["processes"].values()), "it says what runs where"
     assert done.stderr.startswith("error ALREADY_RUNNING: ") and done.stderr.count("\n") == 1
     assert str(one.process.pid) in done.stderr and one.record["url"] in done.stderr
     one.wait_for(one.submit("echo_task"), "succeeded")
@@ -286,15 +183,30 @@ def test_a_killed_engine_is_started_again_with_its_data(up: Callable[..., Up]) -
     assert one.stop() == 0
 
 
-def test_running_work_is_finished_before_the_engine_goes(up: Callable[..., Up]) -> None:
-    one = up("--workers", "1").ready(1)
-    task_id = one.submit("sleep_task", '{"seconds": 1.5}')
+HELD = """
+import asyncio, os
+from dtq_tasks import task
+
+@task("held")
+async def held(payload, ctx):
+    while not os.path.exists("go"):
+        await asyncio.sleep(0.02)
+    return "done"
+"""
+
+
+def test_running_work_is_finished_before_the_engine_goes(up: Callable[..., Up], tmp_path: Path) -> None:
+    (tmp_path / "held.py").write_text(HELD)
+    one = up("--workers", "1", "--tasks", "held").ready(1)
+    task_id = one.submit("held")
     one.wait_for(task_id, "running")
-    assert one.stop(signal.SIGINT) == 0
-    assert "stopping: workers finish what they run, at most 30 s" in one.log
-    again = up("--workers", "1").ready(1)
+    one.process.send_signal(signal.SIGINT)
+    one.saying("stopping: workers finish what they run, at most 30 s")
+    (tmp_path / "go").touch()
+    assert one.process.wait(30) == 0
+    again = up("--workers", "1", "--tasks", "held").ready(1)
     task = again.json("get", task_id)
-    assert (task["status"], task["attempt"]) == ("succeeded", 1)
+    assert (task["status"], task["attempt"], task["result"]) == ("succeeded", 1, "done")
 
 
 def test_a_second_ctrl_c_kills(up: Callable[..., Up]) -> None:
