@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-nightly lint fmt typecheck bench lock clean
+.PHONY: help run test test-nightly lint fmt typecheck bench bench-api lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -39,6 +39,9 @@ fmt: $(VENV)/.stamp ## Format and fix what can be fixed
 
 bench: $(VENV)/.stamp ## Measure DTQ against the bare loops, as ratios in one run
 	$(BIN)/python -m benchmarks
+
+bench-api: $(VENV)/.stamp ## Measure the HTTP service against a bare one, as ratios in one run
+	$(BIN)/python -m benchmarks.api
 
 lock: ## Renew requirements.lock (needs uv)
 	uv pip compile --quiet --generate-hashes --no-emit-index-url --no-annotate --no-header \

@@ -8,5 +8,6 @@ is a ratio: both sides are measured next to each other in each round, and the me
     stage     the engine, the processes, the audit after every DTQ measurement
     gauge     CPU, memory, commands and round trips as the system and the engine count them
     measure   one function per measurement and side
+    api       the HTTP service beside a bare one (api_bare), called by api_load: `make bench-api`
     report    which figures come out, their targets, the table
 """

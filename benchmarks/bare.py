@@ -82,8 +82,8 @@ async def submit_many(connection: Connection, payload: dict[str, Any], count: in
         await cast(Any, pipe.execute())
 
 
-async def submit_same_writes(connection: Connection, sha: str, queue: str, payload: dict[str, Any]) -> None:
-    """One EVALSHA that writes what a DTQ submission writes (SAME_WRITES, loaded as `sha`)."""
+async def submit_same_writes(connection: Connection, sha: str, queue: str, payload: dict[str, Any]) -> str:
+    """One EVALSHA that writes what a DTQ submission writes (SAME_WRITES, loaded as `sha`); the id of the task."""
     task_id, now_ms = uuid4().hex, time.time_ns() // 1_000_000
     event = json.dumps(
         {
@@ -99,6 +99,7 @@ async def submit_same_writes(connection: Connection, sha: str, queue: str, paylo
         separators=(",", ":"),
     )
     await cast(Any, connection.evalsha(sha, 0, task_id, queue, "noop", json.dumps(payload), str(now_ms), event))
+    return task_id
 
 
 async def left(connection: Connection) -> int:

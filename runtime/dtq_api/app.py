@@ -25,7 +25,7 @@ from dtq_api.prompt_store import PromptStore
 from dtq_api.routes import dead_letters, events, health, queues, tasks, workers
 from dtq_api.sharing import share_between_processes
 from dtq_api.websocket import events as websocket_events
-from dtq_core import log
+from dtq_core import log, tracing
 from dtq_core.client import Client
 from dtq_core.config import Settings, load_settings
 from dtq_core.errors import DtqError, InvalidConfig
@@ -67,6 +67,7 @@ def quiet_server_logs() -> None:
 
 
 def _make(settings: Settings) -> FastAPI:
+    tracing.configure("api")
     services = _services(settings)
     app = FastAPI(
         title="DTQ",
@@ -79,7 +80,7 @@ def _make(settings: Settings) -> FastAPI:
     app.state.services = services
     app.state.loops = []
     errors.install(app)
-    openapi.install(app)
+    openapi.install(app, settings.max_attempts)
     for module in (tasks, queues, dead_letters, workers, events, health):
         app.include_router(module.router)
     for path in dict.fromkeys((settings.ws_path, "/ws")):

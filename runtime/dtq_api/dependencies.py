@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import Depends, Request, Security
+from fastapi import Depends, Path, Query, Request, Security
 from fastapi.security import APIKeyHeader
 
 from dtq_api.access import Access, Right
@@ -14,11 +14,13 @@ from dtq_api.errors import request_id_of
 from dtq_api.feed import Feed
 from dtq_api.pacing import Turns
 from dtq_api.prompt_store import PromptStore
+from dtq_api.schemas import EXAMPLE_ID
 from dtq_core.client import Client
 from dtq_core.config import Settings
 from dtq_core.errors import InvalidArgument, InvalidTask
 from dtq_core.inspector import Inspector
 from dtq_core.submission import decode_json
+from dtq_core.task import QUEUE_NAME, TASK_ID
 from dtq_core.text import clean
 from dtq_tasks.registry import Registry
 
@@ -85,10 +87,22 @@ _KEY = APIKeyHeader(name="X-API-Key", scheme_name="ApiKey", auto_error=False)
 async def _admin(request: Request, _: Annotated[str | None, Security(_KEY)]) -> Caller:
     services = services_of(request)
     key = check(request, "admin")
+    _refuse_unknown_parameters(request)
     address = clean(request.client.host, MAX_ADDRESS_CHARS) if request.client else "unknown"
     actor = f"api:{key}@{address}" if key else f"api:{address}"
     client = Client(services.store, services.settings, actor=actor, registry=services.registry)
     return Caller(client, actor, request_id_of(request))
+
+
+def _refuse_unknown_parameters(request: Request) -> None:
+    """A purge with ?dryrun=true must not be a purge. Raises InvalidArgument."""
+    if not request.scope["query_string"]:
+        return
+    known = {field.alias for field in request.scope["route"].dependant.query_params}
+    if set(request.query_params) - known:
+        raise InvalidArgument(
+            f"the query has a parameter that is none of: {', '.join(sorted(known)) or '(there is none)'}"
+        )
 
 
 async def _reader(request: Request) -> Services:
@@ -100,6 +114,30 @@ Admin = Annotated[Caller, Depends(_admin)]
 """For destructive calls: needs a key where keys are set (contract §13)."""
 Reading = Annotated[Services, Depends(_reader)]
 """For reads: open unless DTQ_API_READ_KEY is set."""
+
+
+TaskId = Annotated[
+    str,
+    Path(
+        description="32 hexadecimal digits.",
+        json_schema_extra={"pattern": rf"^{TASK_ID.pattern}$", "example": EXAMPLE_ID},
+    ),
+]
+QueueName = Annotated[
+    str,
+    Path(
+        description="Name of a queue.", json_schema_extra={"pattern": rf"^{QUEUE_NAME.pattern}$", "example": "default"}
+    ),
+]
+OfQueue = Annotated[
+    str | None, Query(description="Only of this queue.", json_schema_extra={"pattern": rf"^{QUEUE_NAME.pattern}$"})
+]
+Limit = Annotated[int, Query(ge=1, le=1000, description="How many at most.")]
+Cursor = Annotated[
+    str | None, Query(description="The `cursor` of the page before, as it was.", min_length=1, max_length=200)
+]
+DryRun = Annotated[bool, Query(description="Count, and change nothing. May also be said in a JSON body.")]
+"""Parameters. What breaks a pattern is refused by the core, so the document tells it and the framework does not check it."""
 
 
 async def json_body(request: Request) -> Any:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -27,8 +28,16 @@ BUFFER = 1000
 """Events kept for one reader (contract §7)."""
 BREATH = 16
 """Messages that are read from the subscription before others have their turn on the loop."""
+FEW_READERS = 32
+GATHER_S = 0.01
+"""With more readers than that, events are handed on together, this much later: once per reader and not per event."""
 READY_S = 2.0
 """How long a new reader waits for the subscription before it is let in without."""
+
+
+Item = tuple[int, str]
+"""An event as it is kept: its place in the order, and its text. Readers share it."""
+_places = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +76,8 @@ class Reader:
         self.ended = asyncio.Event()
         self.overrun = False
         self._size = size
-        self._number = 0
-        self._ordinary: deque[tuple[int, str]] = deque()
-        self._terminal: deque[tuple[int, str]] = deque()
+        self._ordinary: deque[Item] = deque()
+        self._terminal: deque[Item] = deque()
         self._dropped = 0
         self._interrupted = False
         self._stirred = asyncio.Event()
@@ -79,6 +87,21 @@ class Reader:
 
     def offer(self, text: str, terminal: bool) -> None:
         """Take an event, or lose one: an ordinary one while there are any, otherwise the reader itself."""
+        self.offer_item((next(_places), text), terminal)
+
+    def offer_all(self, items: Sequence[tuple[Item, bool]], ordinary: Sequence[Item]) -> None:
+        """As `offer` for each, in order; `ordinary` are those of them that are not terminal."""
+        if len(ordinary) < len(items):
+            for item, terminal in items:
+                self.offer_item(item, terminal)
+        elif not self.overrun:
+            room = max(0, self._size - len(self))
+            self._ordinary.extend(ordinary[:room])
+            self._dropped += max(0, len(ordinary) - room)
+            self._stirred.set()
+
+    def offer_item(self, item: Item, terminal: bool) -> None:
+        """As `offer`."""
         if self.overrun:
             return
         if len(self) >= self._size:
@@ -92,8 +115,7 @@ class Reader:
                 return
             self._ordinary.popleft()
             self._dropped += 1
-        self._number += 1
-        (self._terminal if terminal else self._ordinary).append((self._number, text))
+        (self._terminal if terminal else self._ordinary).append(item)
         self._stirred.set()
 
     def interrupted(self) -> None:
@@ -139,6 +161,7 @@ class Feed:
         self._store = store
         self._buffer = buffer
         self._readers: set[Reader] = set()
+        self._gathered: list[tuple[Event, Item, bool]] = []
         self._waiters: dict[str, set[asyncio.Event]] = {}
         self._wanted = asyncio.Event()
         self._ready = asyncio.Event()
@@ -162,6 +185,7 @@ class Feed:
     @contextlib.asynccontextmanager
     async def reader(self, wanted: Filter) -> AsyncIterator[Reader]:
         """A reader of events from now on."""
+        self._hand_out()  # what came before is not for it
         reader = Reader(wanted, self._buffer)
         if self._closing:
             reader.ended.set()
@@ -225,6 +249,7 @@ class Feed:
                             await asyncio.sleep(0)
             except BaseException:
                 self._ready.clear()
+                self._hand_out()
                 for reader in self._readers:
                     reader.interrupted()
                 raise
@@ -235,12 +260,28 @@ class Feed:
         except ValueError:
             return
         terminal = event.type in TERMINAL_EVENTS
-        for reader in self._readers:
-            if reader.takes_all or reader.wanted.takes(event):
-                reader.offer(text, terminal)
+        self._gathered.append((event, (next(_places), text), terminal))
+        if len(self._readers) <= FEW_READERS:
+            self._hand_out()
+        elif len(self._gathered) == 1:
+            asyncio.get_running_loop().call_later(GATHER_S, self._hand_out)
         if terminal and event.task_id in self._waiters:
             for stirred in self._waiters[event.task_id]:
                 stirred.set()
+
+    def _hand_out(self) -> None:
+        gathered, self._gathered = self._gathered, []
+        if not gathered:
+            return
+        everything = [(item, terminal) for _, item, terminal in gathered]
+        ordinary = [item for item, terminal in everything if not terminal]
+        for reader in self._readers:
+            if reader.takes_all:
+                reader.offer_all(everything, ordinary)
+                continue
+            for event, item, terminal in gathered:
+                if reader.wanted.takes(event):
+                    reader.offer_item(item, terminal)
 
     async def _subscribed(self) -> None:
         if not self._ready.is_set() and not self._closing:

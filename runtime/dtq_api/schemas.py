@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from dtq_core.submission import SubmissionInput
-from dtq_core.task import TaskStatus
+from dtq_core.submission import MAX_DELAY_S, MAX_KEY_BYTES, MAX_TTL_S, SubmissionInput
+from dtq_core.task import QUEUE_NAME, TASK_TYPE_NAME, TaskStatus
 
 EXAMPLE_ID = "9b2d1c4e5f60718293a4b5c6d7e8f901"
 
@@ -24,6 +24,12 @@ class Error(_Body):
     message: str = Field(description="For people.", examples=[f"there is no task {EXAMPLE_ID}"])
     request_id: str = Field(description="As in X-Request-ID.")
     task_id: str | None = Field(None, description="On 409: the task it is about.")
+
+
+class Unready(Error):
+    """The answer of a probe that says no."""
+
+    dependencies: dict[str, str] = Field(description="What works and what does not, by name.")
 
 
 class Submitted(_Body):
@@ -94,10 +100,48 @@ class TaskPage(_Body):
     cursor: str | None = Field(description="Give it back to see more; null at the end.")
 
 
+class Submission(SubmissionInput):
+    """One task to be taken. What is left out, or null, has the default of its type, of its queue, of the installation."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {"task_type": "echo_task", "payload": {"message": "hello"}, "queue": "default", "priority": 5}
+        }
+    )
+
+    task_type: str = Field(
+        description="A type that a worker of the queue, or this service, knows.", min_length=1, max_length=128,
+        pattern=rf"^{TASK_TYPE_NAME.pattern}$", examples=["echo_task"],
+    )  # fmt: skip
+    payload: dict[str, Any] = Field(
+        default_factory=dict, description="For the handler; at most DTQ_MAX_PAYLOAD_BYTES as compact UTF-8 JSON."
+    )
+    queue: str = Field("default", pattern=rf"^{QUEUE_NAME.pattern}$")
+    idempotency_key: str | None = Field(
+        None, min_length=1, max_length=MAX_KEY_BYTES, pattern=r"^[^\x00-\x1f\x7f]+$",
+        description=f"The same key on the same queue is the same task. At most {MAX_KEY_BYTES} bytes.",
+    )  # fmt: skip
+    max_attempts: int | None = Field(
+        None, ge=1, description="Executions before the task is a dead letter; at most DTQ_MAX_ATTEMPTS."
+    )
+    priority: int | None = Field(None, ge=0, le=9, description="Strict: 9 goes before 8, always.")
+    timeout_ms: int | None = Field(None, ge=1, le=3_600_000, description="For one execution.")
+    delay_seconds: float = Field(0, ge=0, le=MAX_DELAY_S, description="The task is pending until then.")
+    metadata: dict[str, Any] = Field(
+        default_factory=dict,
+        description="At most 4096 bytes. ttl_seconds: the task is not started after that time.",
+        json_schema_extra={
+            "properties": {"ttl_seconds": {"type": "number", "exclusiveMinimum": 0, "maximum": MAX_TTL_S}}
+        },
+    )
+
+
 class Batch(BaseModel):
     """Up to 1000 submissions, each as in POST /tasks."""
 
-    tasks: list[SubmissionInput] = Field(max_length=1000)
+    model_config = ConfigDict(extra="forbid")
+
+    tasks: list[Submission] = Field(min_length=1, max_length=1000)
 
 
 class BatchItem(_Body):
@@ -230,14 +274,3 @@ class Ready(_Body):
 
     status: Literal["ready"]
     dependencies: dict[str, str]
-
-
-def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The error answers of an endpoint, for its documentation; every one may meet an outage as well."""
-    told = {
-        400: "The request breaks a limit.", 401: "A key is needed.", 403: "The key is wrong.", 404: "There is no such thing.",
-        408: "The body did not arrive in time.", 409: "Not in this state.", 410: "The task has ended already.",
-        413: "The payload is too large.", 429: "The queue is full; see Retry-After.",
-        503: "Redis does not answer, or takes no more.",
-    }  # fmt: skip
-    return {status: {"model": Error, "description": told[status]} for status in (*statuses, 503)}

@@ -292,7 +292,8 @@ def _read_cursor(cursor: str | None) -> tuple[float, str] | None:
 
 def _entry_cursor(cursor: str) -> str:
     ms, _, sequence = cursor.partition("-")
-    if not (ms.isdecimal() and sequence.isdecimal() and len(cursor) < 45):
+    sound = cursor.isascii() and ms.isdecimal() and sequence.isdecimal() and len(cursor) < 45
+    if not sound or not 0 < int(ms) < 2**64 or int(sequence) >= 2**64:
         raise InvalidArgument("cursor: not one of ours")
     return cursor
 

@@ -21,7 +21,6 @@ from prometheus_client import (
     Histogram,
     disable_created_metrics,
     generate_latest,
-    start_http_server,
     values,
 )
 from prometheus_client.core import GaugeMetricFamily
@@ -149,10 +148,6 @@ class Metrics:
         for gauges in self._gauges:
             registry.register(gauges)
         return generate_latest(registry)
-
-    def serve(self, host: str, port: int) -> None:
-        """Answer GET /metrics in a thread of its own. Raises OSError where the port is taken."""
-        start_http_server(port, host, self.registry)
 
     def _counter(self, name: str, text: str, labels: Sequence[str]) -> Counter:
         return Counter(name, text, labels, registry=self.registry)

@@ -38,3 +38,9 @@ def own_engine(tmp_path: Path) -> Iterator[Server]:
     """An engine that this test may stop, freeze and start."""
     with private(DEFAULT_KIND, tmp_path / "engine") as server:
         yield server
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stampede of this process' own threads starves the service in it: then nobody is to hear of an outage."""
+    monkeypatch.setattr("dtq_api.prompt_store.PATIENCE_S", 30.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import socket
 import struct
 import threading
@@ -38,7 +39,8 @@ class Service:
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, args=([self._socket],), name="api", daemon=True)
         limits = httpx.Limits(max_connections=200)
-        self.http = httpx.Client(base_url=self.base, timeout=20, limits=limits)
+        hooks = {"response": [self._check_documented]}
+        self.http = httpx.Client(base_url=self.base, timeout=20, limits=limits, event_hooks=hooks)
 
     @property
     def services(self) -> Services:
@@ -55,6 +57,18 @@ class Service:
         self._server.should_exit = True
         self._thread.join(10)
         assert not self._thread.is_alive(), "the API did not end"
+
+    def _check_documented(self, answer: httpx.Response) -> None:
+        """Whatever a test calls: the document knows the status of the answer, and the code of an error."""
+        path = re.sub(r"^/api/v1/queues/([^/]+)/(?=pause|resume|purge)", r"/api/v1/queue/\1/", answer.request.url.path)
+        for template, item in self.app.openapi()["paths"].items():
+            operation = item.get(answer.request.method.lower())
+            if operation and re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", template), path):
+                told = operation["responses"].get(str(answer.status_code))
+                assert told, f"{operation['operationId']} does not tell of {answer.status_code}"
+                if answer.is_error:
+                    code = json.loads(answer.read())["code"]
+                    assert code in told["content"]["application/json"]["examples"], (operation["operationId"], code)
 
     # -- calls
 

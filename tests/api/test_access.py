@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+
 import httpx
 import pytest
 from api.service import check_error
 from websockets.exceptions import InvalidStatus
 
+from dtq_core import log
+from dtq_core.config import load_settings
 from dtq_core.errors import InvalidConfig
 
 KEY = "s3cret-key-0123456789"
@@ -174,3 +178,39 @@ def test_every_answer_has_the_security_headers(api):
         assert answer.headers["Content-Security-Policy"].startswith("default-src 'none'")
         assert answer.headers["Cache-Control"] == "no-store"
         assert answer.headers["X-Request-ID"]
+
+
+@pytest.mark.contract("C13.20")
+def test_no_key_is_in_any_line_of_the_log(monkeypatch, tmp_path):
+    """Whatever a library or a handler logs: every key that this process was given is replaced."""
+    file = tmp_path / "keys"
+    file.write_text("from-file-1\nfrom-file-2,from-file-3\n")
+    monkeypatch.setenv("DTQ_API_KEY_FILE", str(file))
+    monkeypatch.setenv("DTQ_API_READ_KEY", "reader-old, reader-new")
+    monkeypatch.setenv("DTQ_API_SUBMIT_KEY", "producer")
+    keys = ["admin-1", "admin-2", "from-file-1", "from-file-2", "from-file-3", "reader-old", "reader-new", "producer"]
+    secrets = log._secrets_of(load_settings(api_key="admin-1,admin-2"))
+    for formatter in (log.TextFormatter(log._Process("api", secrets)), log.JsonFormatter(log._Process("api", secrets))):
+        record = logging.LogRecord("dtq", logging.INFO, "", 0, "sent %s and %s", (" ".join(keys), {"k": keys[2]}), None)
+        record.queue = keys[-1]
+        line = formatter.format(record)
+        assert "***" in line and not [key for key in keys if key in line]
+
+
+def test_a_key_file_that_cannot_be_read_costs_no_line_of_the_log(monkeypatch, tmp_path):
+    for value in (str(tmp_path / "nowhere"), str(tmp_path), "x" * 5000):
+        monkeypatch.setenv("DTQ_API_KEY_FILE", value)
+        assert log._secrets_of(load_settings(api_key="admin-1")) == ("admin-1",)
+
+
+@pytest.mark.contract("D23")
+def test_a_purge_with_a_misspelt_parameter_is_no_purge(api):
+    task_id = api.submit(queue="a")
+    for path, query in (
+        ("/queue/a/purge", "dryrun=true"),
+        ("/queue/a/purge", "dry_run=true&x=1"),
+        ("/dlq/purge", "que=a"),
+    ):
+        check_error(api.http.post(f"/api/v1{path}?{query}"), 400, "INVALID_ARGUMENT")
+    check_error(api.http.post(f"/api/v1/tasks/{task_id}/cancel?why=x"), 400, "INVALID_ARGUMENT")
+    assert api.task(task_id)["status"] == "queued"

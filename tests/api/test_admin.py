@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from api.service import check_error
 from support.eventually import eventually
@@ -73,6 +75,26 @@ def test_pause_and_resume(api, path):
     assert api.post(f"{path}/resume").json() == {"queue": "a", "paused": False, "changed": True}
     assert api.redis.exists("dtq:queue:a:paused") == 0
     check_error(api.post(path.replace("/a", "/UPPER") + "/pause"), 400, "INVALID_ARGUMENT")
+
+
+@pytest.mark.contract("C11.31", "C11.32", "D21")
+def test_a_pause_in_the_middle_of_submissions_refuses_none_and_starts_none(api, world, patient):
+    """Between the event of the pause and that of the resume no task starts; everything is taken, and runs in the end."""
+    feed = world.feed()
+    world.worker(concurrency=4)
+    with ThreadPoolExecutor(8) as pool:
+        submitted = [pool.submit(api.submit, queue="default") for _ in range(120)]
+        eventually(lambda: sum(f.done() for f in submitted) > 20)
+        api.post("/queue/default/pause")
+        ids = [f.result() for f in submitted]
+    eventually(lambda: api.get("/queues/default").json()["pending"] == 0)
+    assert api.get("/queues/default").json()["paused"] is True
+    api.post("/queue/default/resume")
+    world.wait_ended(ids)
+    types = [e.type for e in feed.events() if e.type in ("TASK_STARTED", "CONFIGURATION_CHANGED")]
+    paused, resumed = (n for n, type_ in enumerate(types) if type_ == "CONFIGURATION_CHANGED")
+    assert resumed == paused + 1 and types.count("TASK_STARTED") == 120
+    world.check(ids, starts=1)
 
 
 @pytest.mark.contract("D22", "BQ-46")

@@ -41,7 +41,7 @@ def test_the_codes_of_the_service_are_the_core_s_and_these():
 
 
 def test_the_page_names_every_code_beside_its_status():
-    page = (Path(__file__).resolve().parents[2] / "docs" / "api.md").read_text()
+    page = (Path(__file__).resolve().parents[2] / "docs" / "http-api.md").read_text()
     table = page[page.index("| status | codes |") :].split("\n\n")[0]
     told: dict[str, set[str]] = {}
     for row in table.splitlines()[2:]:

@@ -14,6 +14,8 @@ from contextlib import closing
 
 import pytest
 from api.service import Sleeper, check_error
+from hypothesis import given
+from hypothesis import strategies as st
 from support.eventually import eventually
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
@@ -93,6 +95,35 @@ def test_order_is_kept_and_a_gap_is_told_once(drain):
     assert drain(reader) == ["o3"]
     reader.interrupted()
     assert [json.loads(t)["metadata"] for t in drain(reader)] == [{"reason": "feed_interrupted", "dropped": None}]
+
+
+@pytest.mark.contract("C7.09", "C7.10", "C7.11")
+@given(st.lists(st.lists(st.booleans(), max_size=8), max_size=12))
+def test_events_that_are_handed_on_together_are_kept_as_one_by_one(batches):
+    """With many readers the feed gathers; what a reader keeps, loses and is told of is the same."""
+    alone, together = Reader(Filter(), size=10), Reader(Filter(), size=10)
+    number = 0
+    for batch in batches:
+        items = []
+        for terminal in batch:
+            number += 1
+            alone.offer(str(number), terminal)
+            items.append(((number, str(number)), terminal))
+        together.offer_all(items, [item for item, terminal in items if not terminal])
+    kept = [(r.overrun, r.ended.is_set(), r._dropped, [r._oldest() for _ in range(len(r))]) for r in (alone, together)]
+    assert kept[0] == kept[1]
+
+
+def test_more_readers_than_a_few_all_get_every_event_in_order(api, monkeypatch):
+    monkeypatch.setattr("dtq_api.feed.FEW_READERS", 2)
+    with contextlib.ExitStack() as stack:
+        readers = [stack.enter_context(api.socket()) for _ in range(4)]
+        chosen = stack.enter_context(api.socket("/ws/events?type=TASK_STARTED"))
+        for n in range(50):
+            api.publish("TASK_STARTED" if n % 10 == 0 else "TASK_QUEUED", task_id=f"{n:032x}")
+        for reader in readers:
+            assert [int(json.loads(reader.recv(timeout=10))["task_id"], 16) for _ in range(50)] == list(range(50))
+        assert [int(json.loads(chosen.recv(timeout=10))["task_id"], 16) for _ in range(5)] == [0, 10, 20, 30, 40]
 
 
 def test_filters():

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 
 from dtq_api import schemas
-from dtq_api.dependencies import Admin, Reading, wants_dry_run
+from dtq_api.dependencies import Admin, Cursor, DryRun, Limit, OfQueue, Reading, TaskId, wants_dry_run
 from dtq_api.encoding import json_response
-from dtq_api.routes.queues import DryRun
+from dtq_api.refusals import ACTING, READING, WITH_BODY, refusals
 from dtq_core.inspector import letter_document
 
 router = APIRouter(prefix="/api/v1/dlq", tags=["dead letters"])
+
+NO_LETTER = ("TASK_NOT_FOUND", "DEAD_LETTER_NOT_FOUND", "DEAD_LETTER_GONE", "NOT_FOUND")
 
 
 @router.get(
@@ -21,13 +22,13 @@ router = APIRouter(prefix="/api/v1/dlq", tags=["dead letters"])
     operation_id="list_dead_letters",
     summary="List dead letters",
     response_model=schemas.DeadLetterPage,
-    responses=schemas.errors(400, 401, 403),
+    responses=refusals(*READING, "INVALID_ARGUMENT"),
 )
 async def list_dead_letters(
     services: Reading,
-    queue: Annotated[str | None, Query(description="Only of this queue.")] = None,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 50,
-    cursor: Annotated[str | None, Query(description="Of the page before.", max_length=200)] = None,
+    queue: OfQueue = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
 ) -> Response:
     """Newest first."""
     page = await services.inspector.dead_letters(queue=queue, limit=limit, cursor=cursor)
@@ -39,12 +40,12 @@ async def list_dead_letters(
     operation_id="purge_dead_letters",
     summary="Discard all dead letters",
     response_model=schemas.PurgeBody,
-    responses=schemas.errors(400, 401, 403),
+    responses=refusals(*ACTING, *WITH_BODY, "INVALID_ARGUMENT"),
 )
 async def purge(
     request: Request,
     caller: Admin,
-    queue: Annotated[str | None, Query(description="Only those of this queue.")] = None,
+    queue: OfQueue = None,
     dry_run: DryRun = False,
 ) -> Response:
     """As discarding each: the tasks stay and say metadata.discarded. One entry in the audit."""
@@ -60,9 +61,9 @@ async def purge(
     operation_id="get_dead_letter",
     summary="Look at a dead letter",
     response_model=schemas.DeadLetterBody,
-    responses=schemas.errors(401, 403, 404),
+    responses=refusals(*READING, *NO_LETTER),
 )
-async def get_dead_letter(services: Reading, task_id: str) -> Response:
+async def get_dead_letter(services: Reading, task_id: TaskId) -> Response:
     """404 says why there is none: DEAD_LETTER_NOT_FOUND, DEAD_LETTER_GONE or TASK_NOT_FOUND."""
     return json_response(letter_document(await services.inspector.dead_letter(task_id)))
 
@@ -73,9 +74,9 @@ async def get_dead_letter(services: Reading, task_id: str) -> Response:
     summary="Put a dead letter back on its queue",
     status_code=202,
     response_model=schemas.TaskState,
-    responses=schemas.errors(401, 403, 404, 409),
+    responses=refusals(*ACTING, "INVALID_ARGUMENT", *NO_LETTER, "DEAD_LETTER_CHANGED"),
 )
-async def requeue(caller: Admin, task_id: str) -> Response:
+async def requeue(caller: Admin, task_id: TaskId) -> Response:
     """The task starts anew with attempt 0; what was is kept in metadata.previous_attempts."""
     await caller.client.requeue(task_id, request_id=caller.request_id)
     caller.log("dlq.requeue", task_id=task_id)
@@ -87,9 +88,9 @@ async def requeue(caller: Admin, task_id: str) -> Response:
     operation_id="discard_dead_letter",
     summary="Drop a dead letter",
     response_model=schemas.Discarded,
-    responses=schemas.errors(401, 403, 404, 409),
+    responses=refusals(*ACTING, "INVALID_ARGUMENT", *NO_LETTER, "DEAD_LETTER_CHANGED"),
 )
-async def discard(caller: Admin, task_id: str) -> Response:
+async def discard(caller: Admin, task_id: TaskId) -> Response:
     """The letter goes, with an entry in the audit; its task stays DEAD_LETTERED."""
     await caller.client.discard(task_id, request_id=caller.request_id)
     caller.log("dlq.discard", task_id=task_id)

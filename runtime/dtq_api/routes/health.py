@@ -8,9 +8,10 @@ from dtq_api import schemas
 from dtq_api.dependencies import Reading, Services, services_of
 from dtq_api.encoding import json_response
 from dtq_api.errors import NotReady, error_document, error_response, request_id_of
+from dtq_api.refusals import refusals
 from dtq_core.errors import DtqError
 from dtq_core.keys import GROUP
-from dtq_core.task import BANDS
+from dtq_core.readiness import queues_without_group
 
 router = APIRouter(tags=["operations"])
 
@@ -22,7 +23,7 @@ MAX_QUEUES_LOOKED_AT = 50
     operation_id="health",
     summary="Is the process alive?",
     response_model=schemas.Health,
-    responses={503: {"model": schemas.Error, "description": "A background loop has died: restart it."}},
+    responses=refusals("INTERNAL", "NOT_READY"),
 )
 async def health(request: Request) -> Response:
     """Says nothing about Redis: restarting this process would not bring Redis back."""
@@ -38,9 +39,7 @@ async def health(request: Request) -> Response:
     operation_id="ready",
     summary="Can it do its work?",
     response_model=schemas.Ready,
-    responses={
-        503: {"model": schemas.Error, "description": "Something it depends on does not work; the body says what."}
-    },
+    responses=refusals("INTERNAL", "NOT_READY", "REDIS_UNAVAILABLE"),
 )
 async def ready(request: Request) -> Response:
     """Redis answers, and where live workers have work there is a consumer group. Queues without workers do not count."""
@@ -57,7 +56,16 @@ async def ready(request: Request) -> Response:
     return json_response({"status": "ready", "dependencies": {"redis": "ok", "groups": "ok"}})
 
 
-@router.get("/metrics", operation_id="metrics", summary="Prometheus metrics", response_class=Response)
+@router.get(
+    "/metrics",
+    operation_id="metrics",
+    summary="Prometheus metrics",
+    response_class=Response,
+    responses={
+        200: {"description": "Text format 0.0.4.", "content": {"text/plain": {"schema": {"type": "string"}}}},
+        **refusals("UNAUTHORIZED", "FORBIDDEN", "INTERNAL"),
+    },
+)
 async def metrics(services: Reading) -> Response:
     """Text format 0.0.4. Without Redis the gauges are left out."""
     from dtq_core.metrics import CONTENT_TYPE
@@ -67,24 +75,7 @@ async def metrics(services: Reading) -> Response:
 
 
 async def _queues_without_group(services: Services) -> list[str]:
-    """Queues of live workers with entries on a stream that lacks the group. An empty stream gets it with its first entry."""
+    """Of the queues that live workers serve."""
     workers = await services.inspector.workers()
     served = sorted({q for w in workers if w.status in ("ready", "busy") for q in w.queues})[:MAX_QUEUES_LOOKED_AT]
-    keys = services.store.keys
-    streams = [(queue, keys.stream(queue, band)) for queue in served for band in BANDS]
-    commands = [command for _, name in streams for command in (("XLEN", name), ("XINFO", "GROUPS", name))]
-    found = await services.store.send(*commands)
-    missing = {
-        queue
-        for (queue, _), length, groups in zip(streams, found[::2], found[1::2], strict=True)
-        if length and isinstance(groups, list) and not any(_name(group) == GROUP for group in groups)
-    }
-    return sorted(missing)
-
-
-def _name(group: object) -> str:
-    """The name of a group, whether the client library made a mapping of its reply or not."""
-    if isinstance(group, dict):
-        return str(group.get("name"))
-    flat = list(group) if isinstance(group, (list, tuple)) else []
-    return str(dict(zip(flat[::2], flat[1::2], strict=False)).get("name"))
+    return await queues_without_group(services.store, served)

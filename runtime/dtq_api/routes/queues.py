@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 
 from dtq_api import schemas
-from dtq_api.dependencies import Admin, Reading, services_of, wants_dry_run
+from dtq_api.dependencies import Admin, DryRun, QueueName, Reading, services_of, wants_dry_run
 from dtq_api.encoding import json_response
+from dtq_api.refusals import ACTING, READING, WITH_BODY, refusals
 
 router = APIRouter(prefix="/api/v1", tags=["queues"])
 
 UNKNOWN_TYPE = "(other)"
 """dtq_core.metrics.OTHER, which is imported late; see dtq_api.sharing."""
-
-DryRun = Annotated[bool, Query(description="Count, and change nothing. May also be said in a JSON body.")]
 
 
 @router.get(
@@ -24,7 +22,7 @@ DryRun = Annotated[bool, Query(description="Count, and change nothing. May also 
     operation_id="list_queues",
     summary="List queues",
     response_model=schemas.QueueList,
-    responses=schemas.errors(401, 403),
+    responses=refusals(*READING),
 )
 async def list_queues(services: Reading) -> Response:
     """Every queue that was ever submitted to or is served, until it was empty for a week."""
@@ -36,9 +34,9 @@ async def list_queues(services: Reading) -> Response:
     operation_id="get_queue",
     summary="Numbers of one queue",
     response_model=schemas.QueueBody,
-    responses=schemas.errors(400, 401, 403),
+    responses=refusals(*READING, "INVALID_ARGUMENT", "NOT_FOUND"),
 )
-async def get_queue(services: Reading, queue: str) -> Response:
+async def get_queue(services: Reading, queue: QueueName) -> Response:
     """Zeros for a queue that nobody knows: it comes into being with its first task."""
     return json_response(asdict(await services.inspector.queue(queue)))
 
@@ -49,9 +47,9 @@ async def get_queue(services: Reading, queue: str) -> Response:
     operation_id="pause_queue",
     summary="Pause a queue",
     response_model=schemas.PauseBody,
-    responses=schemas.errors(400, 401, 403),
+    responses=refusals(*ACTING, "INVALID_ARGUMENT", "NOT_FOUND"),
 )
-async def pause(caller: Admin, queue: str) -> Response:
+async def pause(caller: Admin, queue: QueueName) -> Response:
     """Nothing more is started until resume. What runs finishes; delays go on."""
     changed = await caller.client.pause(queue, request_id=caller.request_id)
     caller.log("queue.pause", queue=queue)
@@ -64,9 +62,9 @@ async def pause(caller: Admin, queue: str) -> Response:
     operation_id="resume_queue",
     summary="Resume a queue",
     response_model=schemas.PauseBody,
-    responses=schemas.errors(400, 401, 403),
+    responses=refusals(*ACTING, "INVALID_ARGUMENT", "NOT_FOUND"),
 )
-async def resume(caller: Admin, queue: str) -> Response:
+async def resume(caller: Admin, queue: QueueName) -> Response:
     """Lets a paused queue start tasks again."""
     changed = await caller.client.resume(queue, request_id=caller.request_id)
     caller.log("queue.resume", queue=queue)
@@ -79,9 +77,9 @@ async def resume(caller: Admin, queue: str) -> Response:
     operation_id="purge_queue",
     summary="Cancel everything that has not started",
     response_model=schemas.PurgeBody,
-    responses=schemas.errors(400, 401, 403),
+    responses=refusals(*ACTING, *WITH_BODY, "INVALID_ARGUMENT", "NOT_FOUND"),
 )
-async def purge(request: Request, caller: Admin, queue: str, dry_run: DryRun = False) -> Response:
+async def purge(request: Request, caller: Admin, queue: QueueName, dry_run: DryRun = False) -> Response:
     """Waiting, delayed and retrying tasks are cancelled; what runs finishes normally."""
     dry = await wants_dry_run(request, dry_run)
     report = await caller.client.purge_queue(queue, dry_run=dry, request_id=caller.request_id)

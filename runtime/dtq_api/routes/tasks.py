@@ -8,25 +8,27 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 
 from dtq_api import schemas
-from dtq_api.dependencies import Admin, Reading, Services, check, json_body, services_of
+from dtq_api.dependencies import Admin, Cursor, Limit, OfQueue, Reading, Services, TaskId, check, json_body, services_of
 from dtq_api.encoding import json_response
 from dtq_api.errors import HTTP_STATUS
+from dtq_api.openapi import body_of
+from dtq_api.refusals import ACTING, READING, WITH_BODY, refusals
 from dtq_core.errors import CancelRequested, DtqError, InvalidTask, QueueFull, TaskNotFound
 from dtq_core.inspector import task_document
-from dtq_core.submission import SubmissionInput
 from dtq_core.task import Task, TaskStatus
+from dtq_core.tracing import incoming, with_traceparent
 
 router = APIRouter(prefix="/api/v1", tags=["tasks"])
 
+SUBMITTING = (*ACTING, *WITH_BODY, "INVALID_TASK")
 MAX_BATCH = 1000
 MAX_WAIT_S = 60.0
 LOOK_AGAIN_S = 5.0
 """A waiting call looks at the task at least this often: an event may be lost, the record never is."""
 
-_SUBMISSION = SubmissionInput.model_json_schema()
-_EXAMPLE = {"task_type": "echo_task", "payload": {"message": "hello"}, "queue": "default", "priority": 5}
 _KEY_HEADER = {
-    "name": "Idempotency-Key", "in": "header", "required": False, "schema": {"type": "string", "maxLength": 512},
+    "name": "Idempotency-Key", "in": "header", "required": False,
+    "schema": {"type": "string", "minLength": 1, "maxLength": 512, "pattern": "^[!-~]([ -~]*[!-~])?$"},
     "description": "Wins over idempotency_key in the body. The same key on the same queue is the same task.",
 }  # fmt: skip
 
@@ -37,12 +39,12 @@ _KEY_HEADER = {
     summary="Submit one task",
     status_code=202,
     response_model=schemas.Submitted,
-    responses={200: {"model": schemas.Duplicate, "description": "A replay: the earlier task, which has ended."},
-               **schemas.errors(400, 401, 403, 408, 409, 413, 429)},
-    openapi_extra={
-        "requestBody": {"required": True, "content": {"application/json": {"schema": _SUBMISSION, "example": _EXAMPLE}}},
-        "parameters": [_KEY_HEADER],
+    responses={
+        200: {"model": schemas.Duplicate, "description": "A replay: the earlier task, which has ended."},
+        202: {"description": "Taken.", "headers": {"Location": {"description": "Path of the task.", "schema": {"type": "string"}}}},
+        **refusals(*SUBMITTING, "IDEMPOTENCY_IN_PROGRESS", "UNKNOWN_TASK_TYPE", "QUEUE_LIMIT", "QUEUE_FULL"),
     },
+    openapi_extra={"requestBody": body_of("Submission"), "parameters": [_KEY_HEADER]},
 )  # fmt: skip
 async def submit(request: Request) -> Response:
     """Takes a task: 202 and it will run. Repeat a call that had no answer with the same Idempotency-Key."""
@@ -57,12 +59,16 @@ async def submit(request: Request) -> Response:
         key = _idempotency_key(request)
         if key is not None:
             raw["idempotency_key"] = key
+        raw = with_traceparent(raw, incoming(request.headers.get("traceparent")))
         taken = await services.client.submit(raw)
+        if taken.duplicate:
+            try:
+                return json_response(await _replay(services, taken.task_id))
+            except TaskNotFound:  # it came to the end of its retention in this very moment: its key is free
+                taken = await services.client.submit(raw)
     except DtqError as exc:
         _count_refusal(services, raw, exc)
         raise
-    if taken.duplicate:
-        return json_response(await _replay(services, taken.task_id, taken.status))
     _count_taken(services, raw)
     document = {"task_id": taken.task_id, "status": taken.status}
     return json_response(document, 202, {"Location": f"/api/v1/tasks/{taken.task_id}"})
@@ -73,22 +79,8 @@ async def submit(request: Request) -> Response:
     operation_id="submit_tasks",
     summary="Submit up to 1000 tasks",
     response_model=schemas.BatchAnswer,
-    responses=schemas.errors(400, 401, 403, 408, 413),
-    openapi_extra={
-        "requestBody": {
-            "required": True,
-            "content": {
-                "application/json": {
-                    "schema": {
-                        "type": "object",
-                        "required": ["tasks"],
-                        "properties": {"tasks": {"type": "array", "maxItems": MAX_BATCH, "items": _SUBMISSION}},
-                    },
-                    "example": {"tasks": [_EXAMPLE]},
-                }
-            },
-        }
-    },
+    responses=refusals(*SUBMITTING),
+    openapi_extra={"requestBody": body_of("Batch")},
 )
 async def submit_batch(request: Request) -> Response:
     """Each task stands for itself: look at every answer. A 503 leaves open which were taken; repeat with idempotency keys."""
@@ -101,7 +93,8 @@ async def submit_batch(request: Request) -> Response:
         raise InvalidTask('body: {"tasks": [at least one submission]}')
     if len(raws) > MAX_BATCH:
         raise InvalidTask(f"tasks: at most {MAX_BATCH} in one call")
-    answers = await services.client.submit_many(raws)
+    traceparent = incoming(request.headers.get("traceparent"))
+    answers = await services.client.submit_many([with_traceparent(raw, traceparent) for raw in raws])
     results: list[dict[str, Any]] = []
     accepted = 0
     for raw, answer in zip(raws, answers, strict=True):
@@ -123,15 +116,15 @@ async def submit_batch(request: Request) -> Response:
     operation_id="list_tasks",
     summary="List recent tasks",
     response_model=schemas.TaskPage,
-    responses=schemas.errors(400, 401, 403),
+    responses=refusals(*READING, "INVALID_ARGUMENT"),
 )
 async def list_tasks(
     services: Reading,
-    queue: Annotated[str | None, Query(description="Only of this queue.")] = None,
+    queue: OfQueue = None,
     status: Annotated[TaskStatus | None, Query(description="Only in this status.")] = None,
     task_type: Annotated[str | None, Query(description="Only of this type.", max_length=128)] = None,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 50,
-    cursor: Annotated[str | None, Query(description="Of the page before.", max_length=200)] = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
 ) -> Response:
     """Newest first, out of the last 10,000 tasks."""
     page = await services.inspector.tasks(
@@ -145,11 +138,11 @@ async def list_tasks(
     operation_id="get_task",
     summary="Look at a task",
     response_model=schemas.TaskWithResult,
-    responses=schemas.errors(400, 401, 403, 404),
+    responses=refusals(*READING, "INVALID_ARGUMENT", "TASK_NOT_FOUND", "NOT_FOUND"),
 )
 async def get_task(
     services: Reading,
-    task_id: str,
+    task_id: TaskId,
     wait: Annotated[
         float, Query(ge=0, le=MAX_WAIT_S, description="Seconds to wait for the task to end before answering.")
     ] = 0,
@@ -168,9 +161,9 @@ async def get_task(
     summary="Cancel a task",
     status_code=202,
     response_model=schemas.TaskState,
-    responses=schemas.errors(401, 403, 404, 409, 410),
+    responses=refusals(*ACTING, "INVALID_ARGUMENT", "TASK_NOT_FOUND", "NOT_FOUND", "CANCEL_REQUESTED", "TASK_TERMINAL"),
 )
-async def cancel(request: Request, caller: Admin, task_id: str) -> Response:
+async def cancel(request: Request, caller: Admin, task_id: TaskId) -> Response:
     """202: it will not run. 409 CANCEL_REQUESTED: it runs, and its worker was asked to stop it. 410: it has ended."""
     try:
         await caller.client.cancel(task_id, request_id=caller.request_id)
@@ -193,11 +186,9 @@ def _idempotency_key(request: Request) -> str | None:
     return None
 
 
-async def _replay(services: Services, task_id: str, status: str) -> dict[str, Any]:
-    try:
-        return {**task_document(await services.inspector.task(task_id)), "duplicate": True}
-    except TaskNotFound:  # it came to the end of its retention in this very moment
-        return {"task_id": task_id, "status": status, "duplicate": True}
+async def _replay(services: Services, task_id: str) -> dict[str, Any]:
+    """The earlier task. Raises TaskNotFound."""
+    return {**task_document(await services.inspector.task(task_id)), "duplicate": True}
 
 
 async def _wait_for(services: Services, task_id: str, wait_s: float) -> Task:

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Response
 from dtq_api import schemas
 from dtq_api.dependencies import Reading
 from dtq_api.encoding import json_response
+from dtq_api.refusals import READING, refusals
 from dtq_core.inspector import worker_document
 
 router = APIRouter(prefix="/api/v1/workers", tags=["workers"])
@@ -17,7 +18,7 @@ router = APIRouter(prefix="/api/v1/workers", tags=["workers"])
     operation_id="list_workers",
     summary="List workers",
     response_model=schemas.WorkerList,
-    responses=schemas.errors(401, 403),
+    responses=refusals(*READING),
 )
 async def list_workers(services: Reading) -> Response:
     """Those that run, and for a while those that did."""
@@ -29,7 +30,7 @@ async def list_workers(services: Reading) -> Response:
     operation_id="get_worker",
     summary="Look at a worker",
     response_model=schemas.WorkerBody,
-    responses=schemas.errors(401, 403, 404),
+    responses=refusals(*READING, "WORKER_NOT_FOUND", "NOT_FOUND"),
 )
 async def get_worker(services: Reading, worker_id: str) -> Response:
     """Its row as of its last heartbeat."""
