@@ -18,6 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from dtq_api import openapi
 from dtq_api.encoding import json_response
 from dtq_core.errors import STATUS_OF_CODE, DtqError, InvalidArgument, PayloadTooLarge, QueueFull
 from dtq_core.text import clean
@@ -125,7 +126,10 @@ def install(app: FastAPI) -> None:
         assert isinstance(exc, HTTPException)
         code = _CODE_OF_STATUS.get(exc.status_code, "INVALID_ARGUMENT" if exc.status_code < 500 else "INTERNAL")
         body = {"code": code, "message": str(exc.detail), "request_id": request_id_of(request)}
-        return json_response(body, exc.status_code, dict(exc.headers or {}))
+        headers = dict(exc.headers or {})
+        if exc.status_code == 405 and (methods := openapi.methods_of(request.app, request.url.path)):
+            headers["Allow"] = ", ".join(methods)  # the router names those of one route only
+        return json_response(body, exc.status_code, headers)
 
     async def parameters(request: Request, exc: Exception) -> Response:
         assert isinstance(exc, RequestValidationError)

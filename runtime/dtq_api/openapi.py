@@ -6,6 +6,7 @@ where one is set, so for them it is optional. The framework's 422 and its schema
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from fastapi import FastAPI
@@ -42,6 +43,15 @@ def install(app: FastAPI, max_attempts: int) -> None:
         return made()
 
     app.openapi = document  # type: ignore[method-assign]
+
+
+def methods_of(app: FastAPI, path: str) -> list[str]:
+    """What can be done with `path`; empty for one that is not in the document."""
+    found: set[str] = set()
+    for template, item in app.openapi()["paths"].items():
+        if re.fullmatch(re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(template)), path):
+            found |= {method.upper() for method in item}
+    return sorted(found)
 
 
 def body_of(model: str) -> dict[str, Any]:

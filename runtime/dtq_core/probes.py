@@ -71,9 +71,9 @@ class Loops:
         """Loops that ended, or did not turn for `late_s` seconds."""
         if self.stopping:
             return {}
-        found = {name: "ended" for name, ended in self._ended.items() if ended()}
+        found = {name: "ended" for name, ended in list(self._ended.items()) if ended()}
         now = self._clock()
-        for name, (turned_at, awaited) in self._turns.items():
+        for name, (turned_at, awaited) in list(self._turns.items()):
             silent_s = now - turned_at()
             if name not in found and silent_s > self.late_s and awaited():
                 found[name] = f"has not turned for {silent_s:.0f} s"

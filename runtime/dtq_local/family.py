@@ -29,6 +29,7 @@ class Family:
         self.all = [self.scheduler, *self.loaders]
         self.api_address = (HERE, 0)
         self._metrics_ports: dict[str, int] = {}
+        self._metrics_host = settings.metrics_host if os.environ.get("DTQ_METRICS_HOST") else HERE
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -39,7 +40,7 @@ class Family:
         return {child.name: pid for child in self.all if (pid := child.pid) is not None}
 
     def find_ports(self, say: Callable[[str], None]) -> None:
-        """Choose where the API and the metrics of the workers listen; whatever is not as wished is said."""
+        """Choose where the API and the metrics of the others listen; whatever is not as wished is said."""
         host, note = api_host(self.settings, os.environ)
         if note:
             say(note)
@@ -47,11 +48,11 @@ class Family:
         self.api_address = host, _found(host, wanted, (), "the API listens", say)
         if not self.settings.metrics_port:
             return
-        for n, child in enumerate(self.workers):  # a port each: they count up from the one that was given
+        for n, child in enumerate((*self.workers, self.scheduler)):  # they count up from the one that was given
             taken = {self.api_address[1], *self._metrics_ports.values()}
             wanted = self.settings.metrics_port + n
             what = f"the metrics of {child.name} are"
-            self._metrics_ports[child.name] = _found(self.settings.metrics_host, wanted, taken, what, say)
+            self._metrics_ports[child.name] = _found(self._metrics_host, wanted, taken, what, say)
 
     @property
     def api_url(self) -> str:
@@ -70,6 +71,7 @@ class Family:
         env["DTQ_TASK_MODULES"] = ",".join(self.settings.task_modules)
         env["PYTHONUNBUFFERED"] = "1"
         env["DTQ_API_HOST"], env["DTQ_API_PORT"] = self.api_address[0], str(self.api_address[1])
+        env["DTQ_METRICS_HOST"] = self._metrics_host
         env["DTQ_METRICS_PORT"] = str(self._metrics_ports.get(name, 0))
         if self.settings.worker_id and name.startswith("worker-"):  # one name for several workers would mix them up
             env["DTQ_WORKER_ID"] = f"{self.settings.worker_id}-{name.removeprefix('worker-')}"

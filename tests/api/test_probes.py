@@ -203,6 +203,9 @@ def worker(engine, monkeypatch, tmp_path):
     loop.call_soon_threadsafe(worker.stop_asked.set)
     thread.join(15)
     assert not thread.is_alive()
+    for client in engine.redis.client_list():  # elsewhere the end of the process does that
+        if client["name"] == "dtq":
+            engine.redis.client_kill_filter(_id=client["id"])
 
 
 def test_a_loop_that_ended_is_told(worker):

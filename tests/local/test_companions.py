@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -292,3 +293,23 @@ def test_the_api_is_for_this_machine_unless_asked(
         monkeypatch.setenv(name, value)
     found, note = api_host(load_settings(), os.environ)
     assert found == host and note.startswith(words) and bool(note) is bool(words)
+
+
+def test_every_process_serves_its_numbers_on_this_machine_only(up: Callable[..., Up]) -> None:
+    """DTQ_METRICS_PORT is the first of a row: the workers', then the scheduler's."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        first = probe.getsockname()[1]
+    one = up("--workers", "2", DTQ_METRICS_PORT=str(first))
+    one.saying(r"^DTQ is up\.")
+    served = {}
+    for port in range(first, first + 3):
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+            served[port] = answer.read().decode()
+    assert ["dtq_worker_inflight{" in text for text in served.values()] == [True, True, False]
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        address, state = line.split()[1], line.split()[3]
+        host, port = address.split(":")
+        if int(port, 16) in served and state == "0A":
+            assert host == "0100007F", "it listens on the loopback address"
+    assert one.stop() == 0

@@ -31,6 +31,10 @@ _KEY_HEADER = {
     "schema": {"type": "string", "minLength": 1, "maxLength": 512, "pattern": "^[!-~]([ -~]*[!-~])?$"},
     "description": "Wins over idempotency_key in the body. The same key on the same queue is the same task.",
 }  # fmt: skip
+_TRACE_HEADER = {
+    "name": "traceparent", "in": "header", "required": False, "schema": {"type": "string"},
+    "description": "W3C trace context; kept in metadata.traceparent. What is none is ignored.",
+}  # fmt: skip
 
 
 @router.post(
@@ -44,7 +48,7 @@ _KEY_HEADER = {
         202: {"description": "Taken.", "headers": {"Location": {"description": "Path of the task.", "schema": {"type": "string"}}}},
         **refusals(*SUBMITTING, "IDEMPOTENCY_IN_PROGRESS", "UNKNOWN_TASK_TYPE", "QUEUE_LIMIT", "QUEUE_FULL"),
     },
-    openapi_extra={"requestBody": body_of("Submission"), "parameters": [_KEY_HEADER]},
+    openapi_extra={"requestBody": body_of("Submission"), "parameters": [_KEY_HEADER, _TRACE_HEADER]},
 )  # fmt: skip
 async def submit(request: Request) -> Response:
     """Takes a task: 202 and it will run. Repeat a call that had no answer with the same Idempotency-Key."""
@@ -80,7 +84,7 @@ async def submit(request: Request) -> Response:
     summary="Submit up to 1000 tasks",
     response_model=schemas.BatchAnswer,
     responses=refusals(*SUBMITTING),
-    openapi_extra={"requestBody": body_of("Batch")},
+    openapi_extra={"requestBody": body_of("Batch"), "parameters": [_TRACE_HEADER]},
 )
 async def submit_batch(request: Request) -> Response:
     """Each task stands for itself: look at every answer. A 503 leaves open which were taken; repeat with idempotency keys."""
