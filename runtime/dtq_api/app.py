@@ -137,6 +137,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     log.capture_loop_errors(loop)
     if services.access.is_open("admin"):
         logger.warning("DTQ_API_KEY is not set: everybody who reaches this port may cancel, purge and pause")
+    farewell.with_the_parent()
     app.state.loops = [loop.create_task(services.feed.run(), name="event feed")]
     try:
         with farewell.on_signals(loop, services.feed.farewell):

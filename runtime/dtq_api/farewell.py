@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import multiprocessing
+import os
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Iterator
@@ -42,6 +44,19 @@ def on_signals(loop: asyncio.AbstractEventLoop, goodbye: Goodbye) -> Iterator[No
     finally:
         for signum, server in replaced:
             signal.signal(signum, server.handle_exit)
+
+
+def with_the_parent() -> None:
+    """Of several processes behind one port, stop when the one that watches over us has died: nobody could stop us then."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    def wait() -> None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, name="dtq-parent", daemon=True).start()
 
 
 class _Handler:

@@ -241,3 +241,18 @@ def test_several_processes_behind_one_port_count_as_one(start, argv, tmp_path):
     api = start(*argv)
     assert sample(api.get("/metrics").text, "dtq_tasks_submitted_total") == 0, "a new start counts anew"
     assert len(list(tmp_path.glob("dtq-metrics-*"))) == 1, "what the first left behind is gone"
+
+
+@pytest.mark.parametrize(
+    "argv", [(sys.executable, "-c", RUN_THREE), (*THEIRS, "--workers", "3")], ids=["dtq", "uvicorn"]
+)
+def test_several_processes_end_with_the_one_that_watches_over_them(start, argv):
+    """kill -9 of it must not leave a port that nobody can stop."""
+    api = start(*argv)
+    api.process.kill()
+
+    def refused() -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", api.port)) != 0
+
+    eventually(refused, 15, "nobody listens any more")
