@@ -26,6 +26,7 @@ from dtq_core.task import BANDS, QUEUE_NAME, TASK_ID
 
 Progress = Callable[[int], None]
 _STEP = 250
+_QUEUES_PER_STEP = 20
 _LOOKS = 5
 _LOOK_AGAIN_S = 0.2
 
@@ -249,10 +250,15 @@ class _Audit:
         self.report.findings += wrong.values()
 
     async def _counts(self) -> list[Finding]:
-        call = self.store.calls.call("audit_counts", [self.keys.queues], [self.queue or ""], lambda r: r)
-        by_ledgers, by_sets, rows = await self.store.run(call)
+        names = [self.queue] if self.queue else sorted(sound(await self._one("SMEMBERS", self.keys.queues)))
+        by_ledgers, by_sets, rows = await self._counted("1")
+        for start in range(0, len(names), _QUEUES_PER_STEP):
+            rows += (await self._counted("0", *names[start : start + _QUEUES_PER_STEP]))[2]
         found = []
         for name, counted, entries, pending, *flat in rows:
+            if counted < 0:
+                found.append(Finding("wrong-type", f"ledger of queue {name} is not a hash", name))
+                continue
             raw = dict(zip(flat[::2], flat[1::2], strict=True))
             book = ledger.from_hash(raw)
             self.report.ledgers[name] = {
@@ -278,6 +284,9 @@ class _Audit:
                 )
             )
         return found
+
+    async def _counted(self, *args: str) -> list[Any]:
+        return await self.store.run(self.store.calls.call("audit_counts", [self.keys.queues], args, list))
 
     # -- receipts and the server
 

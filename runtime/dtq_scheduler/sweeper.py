@@ -6,13 +6,19 @@ week of pause or of zero workers loses nothing (decision 17).
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import AsyncIterator, Callable
 
 from dtq_core.config import Settings
+from dtq_core.errors import StoreError
+from dtq_core.log import RateLimited
 from dtq_core.store import Store
 from dtq_core.store.replies import sound
 from dtq_core.task import BANDS
+
+logger = logging.getLogger("dtq.scheduler")
+_limited = RateLimited(logger)
 
 PRUNE_EVERY_S = 5.0
 TIDY_EVERY_S = 60.0
@@ -79,7 +85,11 @@ class Sweeper:
         for name in names:
             cursor: str | None = ""
             while cursor is not None:
-                cursor = (await self.store.run(calls.renew(name, cursor)))[0] or None
+                try:
+                    cursor = (await self.store.run(calls.renew(name, cursor)))[0] or None
+                except StoreError as exc:
+                    _limited.log(logging.ERROR, f"renew {name}", "records of %s cannot be renewed: %s", name, exc)
+                    cursor = None
                 yield
 
     async def _prune(self) -> AsyncIterator[None]:

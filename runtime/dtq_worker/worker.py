@@ -23,6 +23,7 @@ from uuid import uuid4
 from dtq_core import log, tracing
 from dtq_core.config import Settings
 from dtq_core.counted import CountedStore
+from dtq_core.doctor import rights
 from dtq_core.errors import DtqError, HookFailed, InvalidConfig
 from dtq_core.periodic import every, raise_if_cancelled, supervised
 from dtq_core.probes import Loops, Troubles
@@ -48,6 +49,10 @@ logger = logging.getLogger("dtq.worker")
 EXIT_NOW = 1
 LAST_WORD_S = 0.5
 """How long a signal that ends the process waits for the event loop to say so first."""
+_SCRIPTS = ("ensure_groups", "register", "fetch", "adopt", "settle", "touch", "handback", "reclaim", "stale")
+"""What a worker cannot do without."""
+_FOR_COMFORT = ("PUBLISH", "SUBSCRIBE")
+"""Without events and nudges tasks run as well."""
 HOOK_S = 5.0
 """How long a shutdown function may take."""
 
@@ -161,6 +166,7 @@ class Worker:
         for queue in self.queues:
             if not QUEUE_NAME.fullmatch(queue):
                 raise InvalidConfig(f"queue {queue!r}: lower-case letters, digits, '_' and '-', 1 to 64")
+        await self._check_rights()
         made = await self.store.run(self.store.calls.ensure_groups(self.queues))
         if 0 in made:
             raise InvalidConfig(f"DTQ_MAX_QUEUES: there are {self.settings.max_queues} queues already")
@@ -183,6 +189,26 @@ class Worker:
                 return
             self.worker_id = f"{wanted}-{uuid4().hex[:4]}" if self.settings.worker_id else new_worker_id()
         raise InvalidConfig(f"DTQ_WORKER_ID: {wanted} is in use")
+
+    async def _check_rights(self) -> None:
+        """Raises InvalidConfig where the Redis user may not do what running tasks takes: better no worker than half of one."""
+        commands = sorted({*rights.used_in_scripts(*_SCRIPTS), "EVALSHA", *_FOR_COMFORT})
+        question = rights.question(self.store.keys, commands)
+        (answer,) = await self.store.send(("EVAL", rights.PROBE, 0, question))
+        if isinstance(answer, Exception):
+            if "NOPERM" in str(answer) or "permission" in str(answer):
+                raise InvalidConfig(
+                    "DTQ_REDIS_URL: its user may not run scripts (EVAL, EVALSHA); `dtq doctor` shows what is missing"
+                )
+            return  # not a matter of rights: the next script says what it is
+        lacking = rights.missing(self.store.keys, commands, answer)
+        if missing := [
+            *(name.replace("|", " ").lower() for name in lacking.commands if name not in _FOR_COMFORT),
+            *lacking.keys,
+        ]:
+            raise InvalidConfig(
+                f"DTQ_REDIS_URL: its user lacks rights: {', '.join(missing)}; `dtq doctor` shows the line that grants them"
+            )
 
     async def _nudges(self, keeper: LeaseKeeper) -> None:
         """Listen on our own channel; a nudge makes the lease thread look at the tasks now instead of at the next beat."""

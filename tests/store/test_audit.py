@@ -243,6 +243,25 @@ def test_trimmed_letters_are_excused_and_removed_ones_are_named(make_bench: Call
     assert {f.task_id for f in audited(bench).findings} == set(left)
 
 
+def test_a_ledger_that_is_no_hash_is_named(bench: Bench, key_audit: KeyAudit) -> None:
+    key_audit.ignore("dtq:ledger:other")
+    Everything(bench)
+    bench.submit(queue="other")
+    bench.redis.delete(bench.keys.ledger("other"))
+    bench.redis.set(bench.keys.ledger("other"), "text")
+    assert [(f.kind, f.queue) for f in audited(bench).findings if f.queue] == [("wrong-type", "other")]
+
+
+def test_many_queues_are_counted_in_steps(bench: Bench) -> None:
+    """More queues than fit into one call: each is looked at."""
+    names = [f"q{n:02}" for n in range(45)]
+    for name in names:
+        bench.submit(queue=name)
+    for name in (names[0], names[20], names[44]):
+        bench.redis.hincrby(bench.keys.ledger(name), "queued", 1)
+    assert {f.queue for f in audited(bench).findings} == {names[0], names[20], names[44]}
+
+
 def test_one_queue_alone(bench: Bench) -> None:
     world = Everything(bench)
     bench.submit(queue="other")

@@ -15,7 +15,7 @@ from dtq_core.errors import RedisFull
 from dtq_core.store import Store
 from dtq_core.store.scripts import ALLOW_OOM, names, script
 
-TAKE_WORK = {"submit", "fetch", "reclaim", "revive", "register", "ensure_groups"}
+TAKE_WORK = {"submit", "fetch", "revive"}
 
 
 @pytest.mark.contract("D4")

@@ -50,4 +50,4 @@ def walk(bench: Bench) -> None:
     bench.run(calls.sign_off(W1, ["default", "other"]))
     bench.run(calls.lock("leader", 0))
     bench.run(calls.call("audit_check", [bench.keys.task(lost.task_id)], [lost.task_id], list))
-    bench.run(calls.call("audit_counts", [bench.keys.queues], [""], list))
+    bench.run(calls.call("audit_counts", [bench.keys.queues], ["1", "default"], list))

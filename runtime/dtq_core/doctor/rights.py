@@ -82,10 +82,10 @@ class Missing:
     channels: tuple[str, ...] = ()
 
 
-def used_in_scripts() -> set[str]:
-    """The commands of all scripts, as NAME or NAME|SUBCOMMAND; read from their own text."""
+def used_in_scripts(*of: str) -> set[str]:
+    """The commands of these scripts (none: of all), as NAME or NAME|SUBCOMMAND; read from their own text."""
     found = set()
-    for name in names():
+    for name in of or names():
         for command, second in _CALL.findall(script(name).source):
             found.add(f"{command}|{second}" if command in _CONTAINERS else command)
     return found

@@ -63,7 +63,7 @@ class Delivery:
         return cls(
             int(row[0]), row[1], row[2], row[3], row[4], int(row[5]), int(row[6]), int(row[7]), row[8], row[9],
             int(row[10] or 0), row[11], row[12] == 1, int(row[13]),
-            *((row[14], int(row[15] or 0)) if len(row) > 14 else ()),
+            *((row[14], int(row[15])) if len(row) > 15 else ()),
         )  # fmt: skip
 
     @classmethod

@@ -11,7 +11,7 @@ end
 
 local function handed_over(t, id, fence, created, adopted)
   tasks[#tasks + 1] = { t.priority, id, t.id, t.type, t.payload, t.attempt, t.max_attempts, t.timeout_ms, t.key, fence, created,
-    t.queue, adopted, NOW_MS, t.trace, t.trace and call('HGET', TASK .. t.id, 'available_at') }
+    t.queue, adopted, NOW_MS, t.trace, t.trace and (whole(call('HGET', TASK .. t.id, 'available_at')) or '0') }
 end
 
 local function start(t, key, fence, created, lost, deferred_at)
@@ -101,7 +101,7 @@ local function take(queue, band, stream, id, fields, reclaimed)
     -- Delivered as new although it runs: the group was made anew. It belongs to its owner until that one falls silent.
     if not reclaimed then return call('XCLAIM', stream, 'workers', owner[1] or '', 0, id, 'JUSTID') end
   elseif status ~= 'queued' then
-    return drop(stream, id)
+    return quarantine(queue, band, stream, id, fields, 'its record says ' .. status, reclaimed)
   end
   if owner[2] == '1' or (cancelled_any and call('SISMEMBER', CANCELLED, task_id) == 1) then
     call('SREM', CANCELLED, task_id)
@@ -126,19 +126,32 @@ local function take(queue, band, stream, id, fields, reclaimed)
   start(t, key, fence, r[6], status == 'running' and owner, r[7])
 end
 
--- Runs take() for one entry. An error that is about this entry quarantines it; one that is about us (rights, a read-only
--- server) goes up, and what was started before it comes back through adoption.
+-- What is wrong with one key or one record, and nothing else: a fault of ours in reading it, or a wrong type. Everything else
+-- (a missing right, a read-only server, a full one) is about us.
+local function is_local(err)
+  local text = reason(err)
+  return find(text, 'WRONGTYPE', 1, true) or find(text, 'not an integer', 1, true) or find(text, '^user_script')
+end
+
+-- Runs take() for one entry. An error that is about this entry quarantines it; any other goes up, and what was started
+-- before it comes back through adoption.
 local function deliver(queue, band, stream, id, fields, reclaimed)
   local ok, err = pcall(take, queue, band, stream, id, fields, reclaimed)
   if ok then return end
+  if not is_local(err) then error(err, 0) end
   local text = reason(err)
-  if find(text, 'NOPERM', 1, true) or find(text, 'READONLY', 1, true) or find(text, 'MISCONF', 1, true) then
-    flush()
-    error(err)
-  end
-  local set_aside, worse = pcall(quarantine, queue, band, stream, id, fields, text, reclaimed)
+  local set, worse = pcall(quarantine, queue, band, stream, id, fields, text, reclaimed)
   -- Not even that is possible (the dead letters are no stream, say): it stays where it is and is met again later.
-  if not set_aside then problems[#problems + 1] = stream .. ' ' .. id .. ': ' .. text .. '; ' .. reason(worse) end
+  if not set then problems[#problems + 1] = stream .. ' ' .. id .. ': ' .. text .. '; ' .. reason(worse) end
+end
+
+-- Runs fn(queue) so that what is wrong with one queue stops no other, and the ledger is written whatever happens.
+local function for_queue(fn, queue)
+  local ok, err = pcall(fn, queue)
+  if ok then return end
+  flush()
+  if not is_local(err) then error(err, 0) end
+  problems[#problems + 1] = 'queue ' .. queue .. ': ' .. reason(err)
 end
 
 local function answer(more, paused)

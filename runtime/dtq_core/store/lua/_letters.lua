@@ -1,4 +1,9 @@
 -- Does: write one dead letter, keep the letters within their bounds, and end a task whose attempts are used up.
+local function policy_of(queue, field)
+  local value = try('HGET', P .. ':queue:' .. queue .. ':policy', field)
+  return type(value) == 'string' and value or nil
+end
+
 -- Returns the letter's id. Without a queue (nobody knows it any more) the letter is in no index.
 local function bury(t)
   local index = P .. ':queue:' .. t.queue .. ':dead'
@@ -20,7 +25,7 @@ local function bury(t)
   if trimmed > 0 then bump(t.queue, 'letters_trimmed', trimmed) end
   call('ZADD', index, sub(id, 1, find(id, '-', 1, true) - 1), t.id)
   -- The queue's own limit, where its policy has one: its oldest letters go, and their tasks say so.
-  local limit = whole(call('HGET', P .. ':queue:' .. t.queue .. ':policy', 'dlq_maxlen'))
+  local limit = whole(policy_of(t.queue, 'dlq_maxlen'))
   local over = limit and math.min(call('ZCARD', index) - limit, 10) or 0
   for _ = 1, over do
     local gone = call('ZPOPMIN', index)
@@ -36,7 +41,7 @@ end
 local SWITCH = { ['1'] = true, ['true'] = true, yes = true, on = true, ['0'] = false, ['false'] = false, no = false, off = false }
 -- t also has payload max_attempts priority timeout_ms error error_class retryable ('1' or '0').
 local function give_up(t, ...)
-  local on = SWITCH[string.lower(call('HGET', P .. ':queue:' .. t.queue .. ':policy', 'dlq_enabled') or '')]
+  local on = SWITCH[string.lower(policy_of(t.queue, 'dlq_enabled') or '')]
   if on == nil then on = DLQ_MAXLEN > 0 end
   local status = on and 'dead_lettered' or 'failed'
   if on then call('HSET', TASK .. t.id, 'letter', bury(t)) end

@@ -20,6 +20,8 @@ local function whole(s, low, high)
   local n = s and #s <= 15 and find(s, '^%d+$') and tonumber(s)
   return n and n >= (low or 0) and n <= (high or n) and n or nil
 end
+-- A counter; one that is no number spoils itself only, and the audit names it.
+local function count(s) return type(s) ~= 'table' and tonumber(s or 0) or 0 end
 local NOW_MS = int(NOW)
 local TASK, SCHEDULE, CLAIMED = P .. ':task:', P .. ':retry:schedule', P .. ':retry:claimed'
 local DEAD, CANCELLED = P .. ':stream:dead-letter', P .. ':cancelled'
@@ -105,7 +107,7 @@ end
 -- One token, so that exactly one idle worker comes and looks. Lost or expired it costs a second: idle workers look anyway.
 local function wake(queue)
   local key = P .. ':wake:' .. queue
-  if call('LLEN', key) == 0 then
+  if try('LLEN', key) == 0 then
     call('LPUSH', key, '1')
     call('EXPIRE', key, 600)
   end
@@ -149,7 +151,8 @@ local function remember(key, line)
   return lines .. line .. '\n'
 end
 
--- What an administrator did, in the same breath as the deed.
+-- What an administrator did, in the same breath as the deed; `audited` shows before the first write that it can be written.
+local function audited(actor) return actor == '' or call('XLEN', P .. ':stream:audit') end
 local function audit(actor, action, task_id, request_id, detail)
   if actor == '' then return end
   call('XADD', P .. ':stream:audit', 'MAXLEN', '~', 10000, '*', 'actor', actor, 'action', action, 'task_id', task_id,

@@ -6,7 +6,7 @@ local function uncounted(queue)
     local length = try('XLEN', stream_of(queue, band))
     held = held + (type(length) == 'number' and length or 0)
   end
-  return held > (tonumber(c[1] or 0) or 0) + (tonumber(c[2] or 0) or 0) + (mine.queued or 0) + (mine.running or 0)
+  return held > count(c[1]) + count(c[2]) + (mine.queued or 0) + (mine.running or 0)
 end
 
 -- An entry nobody can handle becomes a dead letter made by hand, so that its neighbours run and nothing is lost. Returns what to log.
@@ -18,23 +18,26 @@ local function set_aside(queue, band, stream, id, fields, why, reclaimed, worker
     max_attempts = value_of(fields, 'max_attempts') or '1', priority = band, timeout_ms = value_of(fields, 'timeout_ms') or '0',
     error = 'quarantined: ' .. why, error_class = 'Quarantined', retryable = '0', worker = worker }
   if not find(t.attempt, '^%d+$') then t.attempt = '0' end
+  local status = known and try('HGET', TASK .. task_id, 'status')
+  local text = stream .. ' ' .. id .. ' task ' .. task_id .. ': ' .. why
+  if TERMINAL[status] then
+    bump(queue, 'absorbed', 1)
+    drop(stream, id)
+    return text
+  end
   local letter = bury(t)
   if known then
-    local status = try('HGET', TASK .. task_id, 'status')
     if type(status) == 'string' then
       call('HSET', TASK .. task_id, 'status', 'dead_lettered', 'finished_at', NOW_MS, 'error_class', t.error_class, 'error_message', t.error,
         'letter', letter)
     end
-    -- Without a record nobody knows its status: an entry that was held most likely ran, one too many was made by hand.
-    if not LIVE[status] and uncounted(queue) then
-      bump(queue, 'submitted', 1)
-    else
-      bump(queue, LIVE[status] and status or reclaimed and 'running' or 'queued', -1)
-    end
+    -- Without a readable status nobody knows: an entry that was held most likely ran, one too many was made by hand.
+    local from = (status == 'queued' or status == 'running') and status or reclaimed and 'running' or 'queued'
+    if not status and uncounted(queue) then bump(queue, 'submitted', 1) else bump(queue, from, -1) end
     bump(queue, 'dead_lettered', 1)
     publish('TASK_DEAD_LETTERED', task_id, queue, t.type, t.attempt, worker)
   end
   bump(queue, 'quarantined', 1)
   drop(stream, id)
-  return stream .. ' ' .. id .. ' task ' .. task_id .. ': ' .. why
+  return text
 end

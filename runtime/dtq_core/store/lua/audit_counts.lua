@@ -1,12 +1,19 @@
--- Does: compare the ledgers with the lengths they stand for, at one moment. Changes nothing.
+-- Does: compare the ledgers of some queues with the lengths they stand for, and all ledgers with the schedule, at one moment. Changes nothing.
 -- KEYS: 1 set of queues
--- ARGV: 7 queue to look at (empty: all, and the schedule)
--- Returns: {scheduled by the ledgers, scheduled by the sets, per queue {queue, entries by the ledger, entries by the streams, pending entries, ledger…}}
+-- ARGV: 7 compare the schedule too (1) · queues…
+-- Returns: {scheduled by the ledgers, scheduled by the sets, per queue {queue, entries by the ledger (-1: it is no hash), entries by the streams, pending entries, ledger…}}
 -- Publishes: nothing
-local queues = ARGV[7] ~= '' and { ARGV[7] } or call('SMEMBERS', KEYS[1])
-local rows, scheduled = {}, 0
-for _, queue in ipairs(queues) do
-  local ledger = call('HGETALL', P .. ':ledger:' .. queue)
+local rows, by_ledgers, by_sets = {}, 0, 0
+if ARGV[7] == '1' then
+  for _, queue in ipairs(call('SMEMBERS', KEYS[1])) do
+    local c = try('HMGET', P .. ':ledger:' .. queue, 'pending', 'retrying')
+    by_ledgers = by_ledgers + (c.err and 0 or count(c[1]) + count(c[2]))
+  end
+  by_sets = call('ZCARD', SCHEDULE) + call('ZCARD', CLAIMED)
+end
+for i = 8, #ARGV do
+  local queue = ARGV[i]
+  local ledger = try('HGETALL', P .. ':ledger:' .. queue)
   local entries, pending = 0, 0
   for band = 0, 9 do
     local stream = stream_of(queue, band)
@@ -19,8 +26,6 @@ for _, queue in ipairs(queues) do
       end
     end
   end
-  local function of(field) return tonumber(value_of(ledger, field) or 0) or 0 end
-  scheduled = scheduled + of('pending') + of('retrying')
-  rows[#rows + 1] = { queue, of('queued') + of('running'), entries, pending, unpack(ledger) }
+  rows[#rows + 1] = ledger.err and { queue, -1, -1, -1 } or { queue, count(value_of(ledger, 'queued')) + count(value_of(ledger, 'running')), entries, pending, unpack(ledger) }
 end
-return { scheduled, call('ZCARD', SCHEDULE) + call('ZCARD', CLAIMED), rows }
+return { by_ledgers, by_sets, rows }

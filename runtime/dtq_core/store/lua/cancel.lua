@@ -12,6 +12,7 @@ local function cancel(i)
   if TERMINAL[status] then return 'TERMINAL' end
   if status == 'running' then
     if ARGV[10] == '1' then return 'RUNNING' end
+    audited(ARGV[7])
     call('HSET', key, 'cancel_requested', '1')
     audit(ARGV[7], ARGV[9], id, ARGV[8], 'requested')
     try('PUBLISH', P .. ':nudge:' .. (r[8] or ''), id)
@@ -19,6 +20,7 @@ local function cancel(i)
   end
   call('ZSCORE', SCHEDULE, id)
   call('ZSCORE', CLAIMED, id)
+  audited(ARGV[7])
   local stream = status == 'queued' and stream_of(queue, r[6])
   if stream then call('XLEN', stream) end
   sound(queue)

@@ -13,4 +13,4 @@ end
 -- Named until they are released: whoever leads after a lost reply or a death goes on with these.
 if #ids > 0 then call('SET', P .. ':retry:batch', table.concat(ids, ' '), 'EX', 60) end
 local first = call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
-return { 1, ids, first[2] and int(math.max(0, first[2] - NOW)) or -1 }
+return { 1, ids, first[2] and int(math.min(86400000, math.max(0, first[2] - NOW))) or -1 }

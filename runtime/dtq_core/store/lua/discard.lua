@@ -10,6 +10,7 @@ local function discard(i)
     call('ZSCORE', P .. ':queue:' .. queue .. ':dead', id)
     sound(queue)
   end
+  audited(ARGV[7])
   if call('XDEL', KEYS[1], letter) == 0 then return 'CHANGED' end
   if status == 'dead_lettered' then
     call('HSET', TASK .. id, 'discarded', '1', 'metadata', metadata)

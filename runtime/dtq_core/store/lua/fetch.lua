@@ -10,7 +10,7 @@ for i = 14 + queues, #ARGV do KNOWN[ARGV[i]] = true end
 local row = try('HGET', P .. ':worker:' .. WORKER, 'status')
 if row == 'draining' or row == 'stopped' then
   for i = 14, 13 + queues do
-    if tonumber(call('HGET', P .. ':ledger:' .. ARGV[i], 'queued') or 0) > 0 then wake(ARGV[i]) end
+    if count(try('HGET', P .. ':ledger:' .. ARGV[i], 'queued')) > 0 then wake(ARGV[i]) end
   end
   return { 'DRAINING' }
 end
@@ -55,18 +55,18 @@ local function sweep(queue, waiting)
 end
 
 local more = 0
-for i = 14, 13 + queues do
-  local queue = ARGV[i]
-  local waiting = tonumber(call('HGET', P .. ':ledger:' .. queue, 'queued') or 0)
+local function serve(queue)
+  local waiting = count(call('HGET', P .. ':ledger:' .. queue, 'queued'))
   if call('EXISTS', P .. ':queue:' .. queue .. ':paused') == 1 then
     paused[#paused + 1] = queue
-  else
-    if #tasks < capacity and touched < 500 then sweep(queue, waiting) end
-    if (#tasks >= capacity or touched >= 500) and waiting + ((bumps[queue] or {}).queued or 0) > 0 then
-      more = 1
-      wake(queue)
-    end
+    return
+  end
+  if #tasks < capacity and touched < 500 then sweep(queue, waiting) end
+  if (#tasks >= capacity or touched >= 500) and waiting + ((bumps[queue] or {}).queued or 0) > 0 then
+    more = 1
+    wake(queue)
   end
 end
+for i = 14, 13 + queues do for_queue(serve, ARGV[i]) end
 if #tasks > 0 then call('SET', served, ARGV[11], 'EX', 600) end
 return answer(more, paused)

@@ -4,6 +4,7 @@
 -- Returns: 1 if it changed something, else 0
 -- Publishes: CONFIGURATION_CHANGED
 local paused = ARGV[10] == '1'
+audited(ARGV[7])
 local was = call('EXISTS', KEYS[1]) == 1
 if paused then call('SET', KEYS[1], '1') else call('DEL', KEYS[1]) end
 audit(ARGV[7], paused and 'queue.pause' or 'queue.resume', '', ARGV[8], ARGV[9])

@@ -13,7 +13,7 @@ for i = 10 + n, #ARGV do
       call('SREM', KEYS[1], id)
       forgotten = forgotten + 1
     end
-  elseif r[4] ~= 'stopped' and not r[3] and NOW - tonumber(r[1]) > ARGV[7] * tonumber(r[2] or 5000) then
+  elseif r[4] ~= 'stopped' and not r[3] and NOW - count(r[1]) > ARGV[7] * (whole(r[2]) or 5000) then
     call('HSET', key, 'stale', '1')
     worker_event('WORKER_STALE', id)
     stale[#stale + 1] = id

@@ -4,6 +4,33 @@
 -- Returns: {released, problems, ended}
 -- Publishes: TASK_QUEUED (was delayed), TASK_RETRIED (was retrying), TASK_EXPIRED, TASK_DEAD_LETTERED (no record to run)
 local released, problems, ended, woken = 0, {}, {}, {}
+-- A scheduled task without a record that can be run becomes a dead letter with what is left of it.
+local function set_aside(id, r, why)
+  local known = type(r[2]) == 'string' and #r[2] <= 64 and find(r[2], '^[a-z0-9][a-z0-9_-]*$')
+  local t = { id = id, queue = known and r[2] or '', type = r[3] or '', payload = r[4] or '{}', attempt = whole(r[5]) and r[5] or '0',
+    max_attempts = r[6] or '1', priority = r[7] or '5', timeout_ms = r[8] or '0', key = r[9] or '',
+    error = 'quarantined: ' .. why, error_class = 'Quarantined', retryable = '0' }
+  local record = { 'status', 'dead_lettered', 'finished_at', NOW_MS, 'error_class', t.error_class, 'error_message', t.error, 'letter', bury(t) }
+  if not r[1] then
+    record[#record + 1] = 'queue'
+    record[#record + 1] = ''
+    for name, value in pairs({ task_id = id, task_type = '', fence = '0', attempt = '0', max_attempts = '1', priority = '5', created_at = NOW_MS }) do
+      record[#record + 1] = name
+      record[#record + 1] = value
+    end
+  end
+  call('HSET', TASK .. id, unpack(record))
+  call('EXPIRE', TASK .. id, RETENTION)
+  if known then
+    bump(t.queue, r[1], -1)
+    bump(t.queue, 'dead_lettered', 1)
+    bump(t.queue, 'quarantined', 1)
+    publish('TASK_DEAD_LETTERED', id, t.queue, t.type, t.attempt)
+  end
+  call('ZREM', KEYS[2], id)
+  problems[#problems + 1] = id .. ': ' .. why
+end
+
 local function release(id)
   -- No claim, no release: a late request of an earlier leader changes nothing.
   if not call('ZSCORE', KEYS[2], id) then return end
@@ -11,19 +38,14 @@ local function release(id)
   local r = call('HMGET', key, 'status', 'queue', 'task_type', 'payload', 'attempt', 'max_attempts', 'priority', 'timeout_ms',
     'idempotency_key', 'expires_at')
   local status, queue = r[1], r[2]
+  if not status then return set_aside(id, r, 'scheduled, but the task has no record') end
   if status ~= 'pending' and status ~= 'retrying' then
-    if not status then
-      -- Its queue is not known any more: what is left is a letter and a record that say so.
-      local t = { id = id, queue = '', type = '', payload = '{}', attempt = '0', max_attempts = '1', priority = '5', timeout_ms = '0',
-        key = '', error = 'quarantined: scheduled, but the task has no record', error_class = 'Quarantined', retryable = '0' }
-      call('HSET', key, 'status', 'dead_lettered', 'fence', '0', 'attempt', '0', 'created_at', NOW_MS, 'finished_at', NOW_MS, 'task_id', id,
-        'queue', '', 'task_type', '', 'max_attempts', '1', 'priority', '5', 'error_class', t.error_class, 'error_message', t.error,
-        'letter', bury(t))
-      call('EXPIRE', key, RETENTION)
-      problems[#problems + 1] = id .. ': scheduled, but it has no record'
-    end
     call('ZREM', KEYS[2], id)
     return
+  end
+  if not (queue and #queue <= 64 and find(queue, '^[a-z0-9][a-z0-9_-]*$') and r[3] and r[4] and whole(r[5]) and whole(r[6]) and find(r[7] or '', '^%d$')
+    and whole(r[8])) then
+    return set_aside(id, r, 'scheduled, but its record cannot be read')
   end
   sound(queue)
   local t = { id = id, queue = queue, type = r[3], attempt = r[5], key = r[9] or '', from = status }

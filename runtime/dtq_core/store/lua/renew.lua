@@ -35,7 +35,8 @@ elseif call('TYPE', KEYS[1]).ok == 'zset' then
   local members = call('ZRANGE', KEYS[1], from, from + ARGV[8] - 1, 'WITHSCORES')
   for i = 1, #members, 2 do
     seen = seen + 1
-    renew(members[i], math.max(0, math.ceil((members[i + 1] - NOW) / 1000)))
+    -- At most as far as a task can be delayed: a score made by hand may be anything.
+    renew(members[i], math.min(2592000, math.max(0, math.ceil((members[i + 1] - NOW) / 1000))))
   end
   last = int(from + seen)
 end

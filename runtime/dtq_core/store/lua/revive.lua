@@ -14,6 +14,7 @@ local function revive(i)
   if not there and (letter ~= '' or not r[1]) then return r[1] and 'CHANGED' or 'GONE' end
   call('ZCARD', P .. ':queue:' .. queue .. ':dead')
   sound(queue)
+  audited(ARGV[7])
   local stream = stream_of(queue, ARGV[i + 8])
   local entry = call('XADD', stream, '*', 'task_id', id, 'queue', queue, 'task_type', ARGV[i + 5], 'payload', ARGV[i + 6], 'attempt', '1',
     'max_attempts', ARGV[i + 7], 'priority', ARGV[i + 8], 'timeout_ms', ARGV[i + 9], 'idempotency_key', ARGV[i + 10])
@@ -21,7 +22,7 @@ local function revive(i)
     call('HSET', key, 'task_id', id, 'queue', queue, 'task_type', ARGV[i + 5], 'payload', ARGV[i + 6], 'created_at', NOW_MS,
       'max_attempts', ARGV[i + 7], 'priority', ARGV[i + 8], 'timeout_ms', ARGV[i + 9], 'idempotency_key', ARGV[i + 10],
       'fence', NOW_MS)
-    call('ZADD', P .. ':tasks:recent', NOW_MS, id)
+    try('ZADD', P .. ':tasks:recent', NOW_MS, id)
   end
   call('HINCRBY', key, 'fence', 1)
   call('HSET', key, 'status', 'queued', 'attempt', '0', 'available_at', NOW_MS, 'entry_id', entry, 'metadata', metadata,

@@ -13,6 +13,8 @@ local function settle(i)
   if r[1] ~= fence then return 'LOST' end
   -- A cancel that was accepted beats a retry and a late success (decision 11).
   if r[3] == '1' then status = 'cancelled' end
+  -- A status that is none: whoever takes the entry over sets it aside.
+  if not (LIVE[r[2]] or TERMINAL[r[2]]) then return 'LOST' end
   if r[2] ~= 'running' or not LEGAL[r[2] .. '>' .. status] then return 'ALREADY' end
   local stream = stream_of(queue, band)
   local acks = done[stream]

@@ -25,17 +25,17 @@ local function submit(i)
   local delay, metadata, ttl = tonumber(ARGV[i + 8]), ARGV[i + 9], tonumber(ARGV[i + 10])
   local ledger = P .. ':ledger:' .. queue
   local c = call('HMGET', ledger, 'queued', 'running', 'pending', 'retrying', 'submitted')
-  local policy = call('HMGET', P .. ':queue:' .. queue .. ':policy', 'max_depth', 'max_payload_bytes', 'max_attempts', 'default_priority',
+  local policy = try('HMGET', P .. ':queue:' .. queue .. ':policy', 'max_depth', 'max_payload_bytes', 'max_attempts', 'default_priority',
     'default_timeout_ms')
+  if policy.err then policy = {} end
   -- This very submission was written before and its answer was lost.
   if call('EXISTS', TASK .. id) == 1 then return { 'OK', id, call('HGET', TASK .. id, 'status') } end
   if key ~= '' then
     local earlier = earlier_task(id, queue, key)
     if earlier then return earlier end
   end
-  local queued, pending = tonumber(c[1] or 0), tonumber(c[3] or 0)
   local mine = bumps[queue] or {}
-  queued, pending = queued + (mine.queued or 0), pending + (mine.pending or 0)
+  local queued, pending = count(c[1]) + (mine.queued or 0), count(c[3]) + (mine.pending or 0)
   if #payload > (whole(policy[2]) or tonumber(ARGV[11])) then return { 'TOO_LARGE', id, policy[2] or ARGV[11] } end
   local ask = ARGV[i + 11]
   if ask ~= '0' then
@@ -44,9 +44,9 @@ local function submit(i)
   end
   local known = c[5] or mine.submitted
   if not known and call('SCARD', P .. ':queues') >= MAX_QUEUES then return { 'QUEUE_LIMIT', id, '' } end
-  local depth = queued + tonumber(c[2] or 0)
+  local depth = queued + count(c[2])
   if delay <= 0 and depth >= (whole(policy[1]) or MAX_DEPTH) then return { 'FULL', id, int(depth) } end
-  if delay > 0 and pending + tonumber(c[4] or 0) >= MAX_SCHEDULED then return { 'SCHEDULE_FULL', id, '' } end
+  if delay > 0 and pending + count(c[4]) >= MAX_SCHEDULED then return { 'SCHEDULE_FULL', id, '' } end
 
   attempts = attempts ~= '0' and attempts or int(whole(policy[3], 1, 1000) or ARGV[12])
   priority = priority ~= '-1' and priority or int(whole(policy[4], 0, 9) or 5)
@@ -71,7 +71,7 @@ local function submit(i)
     call('SET', P .. ':idempotency:' .. queue .. ':' .. key,
       '{"task_id":"' .. id .. '","state":"processing","updated_at":"' .. iso() .. '"}', 'EX', int(IDEM_TTL + wait_s))
   end
-  call('ZADD', P .. ':tasks:recent', NOW_MS, id)
+  try('ZADD', P .. ':tasks:recent', NOW_MS, id)
   if not known then call('SADD', P .. ':queues', queue) end
   bump(queue, 'submitted', 1)
   bump(queue, status, 1)
@@ -88,7 +88,7 @@ for n = 0, ARGV[13] - 1 do
   if not ok and ARGV[13] == '1' then error(answer) end
   answers[n + 1] = ok and answer or { 'ERROR', ARGV[14 + n * 13], reason(answer) }
 end
-call('ZREMRANGEBYRANK', P .. ':tasks:recent', 0, -10001)
+try('ZREMRANGEBYRANK', P .. ':tasks:recent', 0, -10001)
 flush()
 for queue in pairs(woken) do wake(queue) end
 return answers
