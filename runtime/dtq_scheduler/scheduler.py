@@ -28,8 +28,8 @@ LOCK_MS = 10_000
 EXTEND_EVERY_S = 2.5
 STALE_CLAIM_MS = 60_000
 STALE_EVERY_S = 1.0
-FOLLOW_S = 1.0
-"""How often one that does not lead tries to."""
+FOLLOW_S = 2.0
+"""How often one that does not lead tries to; and when the leader's lock ends, so that a dead one is followed at once."""
 LOOK_S = 0.1
 """How often the leader looks at the schedule; a start is late by this at most, and by its way through the scripts."""
 
@@ -49,13 +49,14 @@ class Scheduler:
         self._unreleased = True
         """The last batch may stand in the claims, with nobody to release it: an earlier leader's, or ours after a lost answer."""
         self._sweeper = Sweeper(store, settings)
+        self._follow_s = FOLLOW_S
         self._extend_at = 0.0
         self._stale_at = 0.0
 
     async def step(self) -> float:
         """One round; the lock's remaining life is never trusted. Raises DtqError when Redis fails."""
         if not await self._lead():
-            return FOLLOW_S
+            return self._follow_s
         if self._unreleased:
             await self._release(await self._last_batch())
         self._unreleased = True  # until the answers have come
@@ -100,7 +101,8 @@ class Scheduler:
         if self.leading and now < self._extend_at:
             return True
         led, self.leading = self.leading, False
-        self.leading = await self.store.run(self.store.calls.lock(self.token, LOCK_MS))
+        self.leading, held_ms = await self.store.run(self.store.calls.lead(self.token, LOCK_MS))
+        self._follow_s = FOLLOW_S if held_ms < 0 else min(FOLLOW_S, held_ms / 1000 + 0.02)
         self._extend_at = now + EXTEND_EVERY_S
         if self.leading != led:
             self._unreleased = True

@@ -301,7 +301,11 @@ class Transitions:
 
     def lock(self, token: str, ttl_ms: int) -> Call[bool]:
         """Take or extend the leader lock; ttl_ms 0 gives it back."""
-        return self.call("renew_lock", [self.keys.lock], [token, ttl_ms], bool)
+        return self.call("renew_lock", [self.keys.lock], [token, ttl_ms], lambda r: r[0] == 1)
+
+    def lead(self, token: str, ttl_ms: int) -> Call[tuple[bool, int]]:
+        """As `lock`; the second part is for how many ms somebody else's lock holds, -1 for ever."""
+        return self.call("renew_lock", [self.keys.lock], [token, ttl_ms], lambda r: (r[0] == 1, int(r[1])))
 
     def claim_due(self, token: str, limit: int = BATCH) -> Call[Due]:
         return self.call(
