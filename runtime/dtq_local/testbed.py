@@ -33,6 +33,7 @@ from dtq_tasks import producer
 from dtq_tasks.producer import SubmittedTask
 from dtq_tasks.registry import AnyHandler, Hook, registry
 from dtq_worker import report
+from dtq_worker.children import task_factory
 from dtq_worker.executor import Executor
 from dtq_worker.inflight import InFlight
 from dtq_worker.settler import Settler
@@ -90,6 +91,7 @@ class Bed:
         """The bed's time in epoch milliseconds; only `advance` moves it."""
         self.producer = _Producer(self)
         self._loop = asyncio.new_event_loop()
+        self._loop.set_task_factory(task_factory)
         self._thread = threading.Thread(target=self._loop.run_forever, name="dtq-testbed", daemon=True)
         self._thread.start()
         self._room = self._wait_for(_Room.open(self))

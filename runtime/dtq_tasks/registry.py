@@ -9,14 +9,16 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import json
+import math
 import re
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast, get_type_hints
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast, get_origin, get_type_hints, is_typeddict
 
 from dtq_tasks import producer
-from dtq_tasks.errors import DuplicateTask, InvalidPayload
+from dtq_tasks.errors import DuplicateTask, InvalidPayload, TaskError
 
 Backoff = float | Sequence[float] | Callable[[int], float]
 """Seconds before the next attempt: one number, one per attempt (the last repeats), or a function of the attempt."""
@@ -32,7 +34,10 @@ class _Model(Protocol):
     @classmethod
     def model_validate(cls, obj: Any) -> Any: ...
 
-    def model_dump(self, *, mode: str) -> dict[str, Any]: ...
+    @classmethod
+    def model_validate_json(cls, json_data: str) -> Any: ...
+
+    def model_dump_json(self, *, by_alias: bool, round_trip: bool) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -54,8 +59,8 @@ class Handler(Generic[P, R]):
         self.name = name
         self.fn = fn
         self.defaults = defaults
-        self.is_async = inspect.iscoroutinefunction(fn)
-        self.model = _payload_model(fn)
+        self.is_async = inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004
+        self.model = _payload_model(name, fn)
         self._fields: dict[str, Any] = {
             key: value
             for key in ("queue", "max_attempts", "timeout_ms", "priority")
@@ -75,20 +80,24 @@ class Handler(Generic[P, R]):
         if backoff is None:
             return None
         if callable(backoff):
-            return max(0.0, float(backoff(attempt)))
+            delay = float(backoff(attempt))
+            if not 0 <= delay < math.inf:
+                raise ValueError(f"the backoff of {self.name} returned {delay}")
+            return delay
         if isinstance(backoff, (int, float)):
             return float(backoff)
         return float(backoff[min(attempt, len(backoff)) - 1])
 
     def parse(self, payload: dict[str, Any]) -> Any:
-        """The payload as the handler's model, or as it is where the handler declares none.
+        """The payload, decoded from JSON, as the handler's model, or as it is where the handler declares none.
 
         Raises InvalidPayload: a payload that does not validate is permanent.
         """
-        if self.model is None:
-            return payload
+        return payload if self.model is None else self._validated(self.model.model_validate_json, json.dumps(payload))
+
+    def _validated(self, validate: Callable[[Any], Any], value: Any) -> Any:
         try:
-            return self.model.model_validate(payload)
+            return validate(value)
         except ValueError as exc:
             raise InvalidPayload(f"payload of {self.name}: {_first_line(exc)}") from None
 
@@ -140,12 +149,28 @@ class Handler(Generic[P, R]):
         if payload is not None and kwargs:
             raise InvalidPayload("give a payload or keyword arguments, not both")
         given = kwargs if payload is None else payload
+        if self.model is None:
+            if not isinstance(given, dict):
+                raise InvalidPayload(f"{self.name} takes a dict, not {type(given).__name__}")
+            return given
         if isinstance(given, dict):
-            model = self.parse(given)
-            return given if model is given else cast(_Model, model).model_dump(mode="json")
-        if self.model is not None and not isinstance(given, cast(type, self.model)):
+            given = self._validated(self.model.model_validate, given)
+        elif not isinstance(given, cast(type, self.model)):
             raise InvalidPayload(f"{self.name} takes {cast(type, self.model).__name__}, not {type(given).__name__}")
-        return given.model_dump(mode="json")
+        return self.encode(given)
+
+    def encode(self, model: Any) -> dict[str, Any]:
+        """A payload model as the JSON object that the worker will get, where it makes the same model of it again.
+
+        Raises InvalidPayload for what JSON would change: a SecretStr, a field that is excluded or not fit for JSON.
+        """
+        model_class = cast(type[_Model], self.model)
+        encoded = model.model_dump_json(by_alias=True, round_trip=True)
+        if self._validated(model_class.model_validate_json, encoded) != model:
+            raise InvalidPayload(
+                f"payload of {self.name}: {model_class.__name__} does not come out of JSON as it went in (secrets, excluded fields)"
+            )
+        return cast(dict[str, Any], json.loads(encoded))
 
 
 AnyHandler = Handler[..., Any]
@@ -232,18 +257,38 @@ def _check_range(task_name: str, what: str, value: int | None, low: int, high: i
         raise ValueError(f"task {task_name!r}: {what} must be {low}…{high}, not {value}")
 
 
-def _payload_model(fn: Callable[..., Any]) -> type[_Model] | None:
-    """The pydantic model that the first parameter is annotated with, if any.
+def _payload_model(name: str, fn: Callable[..., Any]) -> type[_Model] | None:
+    """The pydantic model that the first parameter is annotated with, None for a plain dict.
 
-    Only that annotation is resolved: the others may name what is imported for type checkers alone.
+    Only that annotation is resolved: the others may name what is imported for type checkers alone. Raises TaskError for
+    an annotation that says what the payload is and cannot be held to: it would be no check at all.
     """
     try:
         first = next(iter(inspect.signature(fn).parameters.values()))
+    except (StopIteration, TypeError, ValueError):
+        return None
+    if first.annotation is inspect.Parameter.empty:
+        return None
+    try:
         only = SimpleNamespace(__annotations__={first.name: first.annotation})
         hint = get_type_hints(only, globalns=getattr(inspect.unwrap(fn), "__globals__", {}))[first.name]
-    except (StopIteration, NameError, AttributeError, TypeError, ValueError):
+    except NameError as exc:
+        raise TaskError(
+            f"task {name!r}: the annotation of its payload cannot be resolved ({exc}); import the model at run time, at module level"
+        ) from None
+    except (AttributeError, TypeError):
         return None
-    return hint if isinstance(hint, type) and hasattr(hint, "model_validate") else None
+    if isinstance(hint, type) and hasattr(hint, "model_validate"):
+        return hint
+    kind = get_origin(hint) or hint
+    if (
+        hint in (Any, object)
+        or is_typeddict(hint)
+        or isinstance(hint, TypeVar)
+        or (isinstance(kind, type) and issubclass(kind, Mapping))
+    ):
+        return None
+    raise TaskError(f"task {name!r}: annotate its payload with a pydantic model or a dict, not {hint}")
 
 
 def _first_line(exc: ValueError) -> str:

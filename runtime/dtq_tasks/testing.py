@@ -88,7 +88,7 @@ def _handler(handler: AnyHandler | str) -> AnyHandler:
 
 
 def _arguments(handler: AnyHandler, payload: Any, ctx: TaskContext | None) -> tuple[Any, TaskContext]:
-    raw = payload.model_dump(mode="json") if hasattr(payload, "model_dump") else payload
+    raw = handler.encode(payload) if handler.model and hasattr(payload, "model_dump_json") else payload
     context = make_context() if ctx is None else ctx
     if not context.task_type:
         context = replace(context, task_type=handler.name)

@@ -6,6 +6,7 @@ The outcome is a value, the decision is pure, and only the settler writes.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import random
@@ -21,6 +22,7 @@ from dtq_core.store.transitions import Settling
 from dtq_core.task import TaskStatus
 from dtq_core.tracing import joined, split, tracing
 from dtq_tasks.registry import AnyHandler, Registry
+from dtq_worker.children import in_handler
 from dtq_worker.inflight import InFlight, Key, Run, Stop
 from dtq_worker.invoke import context_of, invoke, stopped
 from dtq_worker.looptick import LoopTick
@@ -31,6 +33,8 @@ logger = logging.getLogger("dtq.worker")
 _limited = RateLimited(logger)
 
 WATCH_INTERVAL_S = 0.05
+IDLE_TICK_S = 0.5
+"""How often the loop of an idle worker shows that it turns."""
 STOP_GRACE_S = 1.0
 """How long a coroutine may take to end after it was cancelled, before its task is settled without it."""
 
@@ -71,10 +75,9 @@ class Executor:
         key = (delivery.task_id, delivery.fence)
         if self.inflight.knows(key):
             return False
-        if not len(self.inflight):
-            self.tick.resumed()
         now = time.monotonic()
         run = Run(delivery, self.registry.handlers[delivery.task_type], now, now + delivery.timeout_ms / 1000)
+        run.is_async = run.handler.is_async
         self.inflight.add(run)
         run.task = asyncio.get_running_loop().create_task(self._execute(run))
         self._work.set()
@@ -83,6 +86,7 @@ class Executor:
 
     async def _execute(self, run: Run) -> None:
         run.began = True
+        in_handler.set(True)
         if run.stop is not None:
             self.inflight.handler_ended(run)
             return self.conclude(run, stopped(run))
@@ -125,7 +129,7 @@ class Executor:
     def stop_all(self, why: Stop) -> None:
         """Stop every coroutine. A thread cannot be stopped: what it does is written if the task is still ours then."""
         for run in self.inflight.runs():
-            if run.handler.is_async or why is Stop.DRAIN:
+            if run.is_async or why is Stop.DRAIN:
                 self._stop(run, why)
 
     def lose(self, key: Key) -> None:
@@ -142,15 +146,14 @@ class Executor:
     def cancel(self, key: Key) -> None:
         """Somebody asked to cancel the task. A thread runs on; its settlement is written as CANCELLED."""
         run = self.inflight.get(key)
-        if run is not None and run.stop is None and run.handler.is_async:
+        if run is not None and run.stop is None and run.is_async:
             self._stop(run, Stop.CANCEL)
 
     async def watch(self) -> None:
         """For ever: stop runs past their deadline, and settle those whose handler ignores it."""
         while True:
             if not len(self.inflight):
-                self._work.clear()
-                await self._work.wait()
+                await self._wait_for_work()
             await asyncio.sleep(WATCH_INTERVAL_S)
             self.tick.turned()
             now = time.monotonic()
@@ -166,6 +169,14 @@ class Executor:
                     )  # fmt: skip
                     self.conclude(run, stopped(run))
 
+    async def _wait_for_work(self) -> None:
+        self._work.clear()
+        while not self._work.is_set():
+            self.tick.turned()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(IDLE_TICK_S):
+                    await self._work.wait()
+
     def _stop(self, run: Run, why: Stop) -> None:
         run.tell_to_stop(why)
 
@@ -177,7 +188,7 @@ class Executor:
 def _handler_delay(handler: AnyHandler, attempt: int) -> float | None:
     try:
         return handler.delay_s(attempt)
-    except Exception:
+    except BaseException:  # a SystemExit in it is no wish to end the worker
         logger.exception("the backoff of %s failed; the installation's is used", handler.name)
         return None
 

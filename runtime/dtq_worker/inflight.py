@@ -53,6 +53,8 @@ class Run:
     settled: bool = False
     began: bool = False
     handler_ended: bool = False
+    is_async: bool = False
+    """Whether a coroutine is at work, which can be stopped; a thread cannot. A plain function may hand one out."""
     extra: dict[str, Any] = field(default_factory=dict)
 
     @property

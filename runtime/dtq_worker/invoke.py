@@ -27,24 +27,35 @@ async def invoke(run: Run, context: TaskContext, threads: Threads, ended: Any, m
     called when the handler has really ended: for a blocking one that may be after this returned.
     """
     handler, delivery = run.handler, run.delivery
+    in_thread = False
+
+    def thread_ended(value: Any, awaited: bool) -> None:
+        if not inspect.isawaitable(value):
+            ended()
+        elif not awaited:  # nobody is left who would run it
+            getattr(value, "close", lambda: None)()
+            ended()
+
     try:
         payload = handler.parse(_decode(delivery.payload))
         if handler.is_async:
             value = await handler.fn(payload, context)
         else:
-            run.extra["in_thread"] = True
-            value, error = await threads.run(partial(copy_context().run, handler.fn, payload, context), ended)
+            in_thread = True
+            call = partial(copy_context().run, handler.fn, payload, context)
+            value, error = await threads.run(call, thread_ended)
             if error is not None:
                 raise error
             if inspect.isawaitable(value):
-                # A blocking function that hands out a coroutine (a decorated one, say): it is awaited like any other.
+                # A plain function that hands out a coroutine (behind a decorator, say): from here on it is one.
+                in_thread, run.is_async = False, True
                 value = await value
     except BaseException as exc:  # SystemExit, KeyboardInterrupt and CancelledError of a handler end its task, not us
         if issubclass(type(exc), RetryableError) and getattr(exc, "retry_after_s", None) is not None:
             run.extra["delay_s"] = getattr(exc, "retry_after_s")  # noqa: B009
         return stopped(run) if run.stop is not None else classify(exc, handler.defaults.retry_on)
     finally:
-        if handler.is_async or not run.extra.get("in_thread"):
+        if not in_thread:
             ended()
     if run.stop is not None:
         return stopped(run)

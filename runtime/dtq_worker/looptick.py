@@ -58,24 +58,21 @@ class LoopTick:
         if silent_s > LAG_WARNING_S:
             self._tell(silent_s, "was")
 
-    def resumed(self) -> None:
-        """The loop turns after a time in which nothing was in hand and nobody called `turned`."""
-        self._turned = self._clock()
-
     def look(self) -> None:
         """Say that the loop is blocked; leave the process when waiting for it has no point any more."""
         now = self._clock()
         silent_s = now - self._turned
         self._observe(now)
         runs = self.inflight.runs()
-        if not runs or silent_s <= LAG_WARNING_S:
+        if silent_s <= LAG_WARNING_S:
             return
         self._tell(silent_s, "has been")
+        # What a handler left behind can block the loop when nothing is in hand any more.
         overdue = [run for run in runs if now - run.deadline > self.grace_s]
-        if overdue and self._observed_s > self.grace_s:
+        if self._observed_s > self.grace_s and (overdue or not runs):
             logger.error(
                 "the event loop is blocked and tasks are past their deadline (%s): leaving, nothing is acknowledged",
-                _names(overdue),
+                _names(overdue) or "none in hand",
             )
             self._leave()
         elif (asked := self.stop_signalled()) is not None and min(self._observed_s, now - asked) > self.drain_s:
@@ -92,7 +89,7 @@ class LoopTick:
         _limited.log(
             logging.WARNING, "lag",
             "the event loop %s blocked for %.1f s; handlers running: %s (use a plain def for blocking code)",
-            tense, silent_s, _names(run for run in self.inflight.runs() if run.handler.is_async) or "none",
+            tense, silent_s, _names(run for run in self.inflight.runs() if run.is_async) or "none",
         )  # fmt: skip
 
 

@@ -38,6 +38,8 @@ WAIT_S = (0.5, 1.0)
 PAUSE_S = 0.5
 SHY_S = 5.0
 """How long a worker that had to put off tasks of a type it does not know leaves the first grab to its peers."""
+DEAF_S = 5.0
+"""How long a worker whose wait for a token was refused asks by the clock before it tries to wait again."""
 DOUBT_S = 6.0
 """After a lost reply: how long it may still be executed on the server."""
 
@@ -234,7 +236,15 @@ class Poller:
                 await asyncio.sleep(wait_s)
                 (answer,) = await lane.run([self._fetch("w", want, queues)])
             else:
-                (answer,) = await lane.run([self._fetch("w", want, queues)], before=before, wait_s=wait_s)
+                token, answer = await lane.run([self._fetch("w", want, queues)], before=before, wait_s=wait_s)
+                if isinstance(token, DtqError):  # it did not wait at all: the clock does, as for one who is shy
+                    self._shy_until = time.monotonic() + DEAF_S
+                    _limited.log(
+                        logging.ERROR,
+                        f"wake {token.code}",
+                        "cannot wait for new tasks and asks every second: %s",
+                        token,
+                    )
         except BaseException as exc:
             self.inflight.reserved -= want
             self._waiting = False

@@ -24,19 +24,20 @@ class Threads:
         self._count = 0
         self._lock = threading.Lock()
 
-    async def run(self, fn: Callable[[], Any], ended: Callable[[], None]) -> tuple[Any, BaseException | None]:
+    async def run(self, fn: Callable[[], Any], ended: Callable[[Any, bool], None]) -> tuple[Any, BaseException | None]:
         """Call `fn()` in a thread; return its value and what it raised (a StopIteration could not leave a coroutine).
 
-        Cancelling stops the waiting, not the thread. `ended()` is called on the event loop when the thread is really
-        done, cancelled or not.
+        Cancelling stops the waiting, not the thread. `ended(value, awaited)` is called on the event loop when the thread
+        is really done; `awaited` says whether somebody still waits for the value.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
 
         def deliver(value: Any, error: BaseException | None) -> None:
             def finish() -> None:
-                ended()
-                if not future.done():
+                awaited = not future.done()
+                ended(value, awaited)
+                if awaited:
                     future.set_result((value, error))
 
             try:

@@ -36,6 +36,7 @@ from dtq_scheduler.scheduler import Scheduler
 from dtq_tasks import registry as handlers
 from dtq_tasks.registry import Hook, Registry
 from dtq_worker import report
+from dtq_worker.children import task_factory
 from dtq_worker.executor import Executor
 from dtq_worker.inflight import InFlight, Stop
 from dtq_worker.lease import ROW_INTERVALS, LeaseKeeper
@@ -273,12 +274,14 @@ class Worker:
         logger.info("stopped%s", f", {left} tasks left" if left else "")
 
     async def _quietly(self, step: Awaitable[Any]) -> None:
-        """Do it if Redis lets us; a drain never hangs on it."""
+        """Do it if Redis lets us; a drain never hangs on it, and whatever it meets never ends a drain."""
         try:
             async with asyncio.timeout(2.0):
                 await step
-        except (DtqError, TimeoutError) as exc:
-            logger.warning("while stopping: %s", exc)
+        except (Exception, asyncio.CancelledError) as exc:
+            raise_if_cancelled()
+            known = isinstance(exc, (DtqError, TimeoutError))
+            logger.warning("while stopping: %s: %s", *describe(exc), exc_info=None if known else exc)
 
 
 async def _call(hook: Hook, state: SimpleNamespace) -> None:
@@ -310,6 +313,12 @@ def run(settings: Settings, queues: Sequence[str] = ("default",)) -> int:
     try:
         status = loop.run_until_complete(_main(settings, queues, registry))
         return status
+    except (SystemExit, KeyboardInterrupt) as exc:
+        # Not a signal, which is heard elsewhere: a callback on the loop that nobody guards.
+        logger.error(
+            "%s was raised on the event loop, outside of any task: leaving, nothing is acknowledged", type(exc).__name__
+        )
+        return EXIT_NOW
     finally:
         _close(loop, status)
 
@@ -317,6 +326,7 @@ def run(settings: Settings, queues: Sequence[str] = ("default",)) -> int:
 async def _main(settings: Settings, queues: Sequence[str], registry: Registry) -> int:
     loop = asyncio.get_running_loop()
     log.capture_loop_errors(loop)
+    loop.set_task_factory(task_factory)
     for note in settings.warnings():
         logger.warning("%s", note)
     store = CountedStore.connect(settings)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable
+from functools import partial
 
 import pytest
+import uvloop
 from support.engines import Server
 from support.eventually import eventually
 from support.wire import AFTER, Request, script, took
 from support.world import World
+
+from dtq_core.errors import RedisUnavailable
+from dtq_core.store import Store
 
 
 @pytest.fixture
@@ -204,3 +210,75 @@ def test_a_held_answer_does_not_hold_up_the_others(world: World) -> None:
     world.journal.open("g")
     world.wait_ended([first, second, third])
     world.check([first, second, third], starts=1)
+
+
+@pytest.mark.contract("BQ-06")
+@pytest.mark.parametrize(
+    ("refuse", "allow"),
+    [
+        (("SET", "dtq:wake:default", "no list"), ("DEL", "dtq:wake:default")),
+        (("ACL", "SETUSER", "default", "-blpop"), ("ACL", "SETUSER", "default", "+blpop")),
+    ],
+    ids=["a key of the wrong type", "no right"],
+)
+def test_an_idle_worker_that_may_not_wait_asks_seldom(
+    own_engine: Server, make_world: Callable[..., World], refuse: tuple[str, ...], allow: tuple[str, ...]
+) -> None:
+    """BLPOP is refused: no busy loop, one line, and tasks still run."""
+    world = make_world(own_engine)
+    wire = world.wire()
+    worker = world.worker(wire=wire)
+    world.redis.execute_command(*refuse)
+    wire.forget()
+    eventually(lambda: len(wire.requests(lambda r: r.command == "HSET")) >= 4, 20, "four heartbeats")
+    assert len(wire.requests(script("fetch"))) < 20
+    world.wait_ended([world.submit("echo", {})])
+    assert worker.log().count("cannot wait for new tasks") == 1
+    world.redis.execute_command(*allow)
+    wire.forget()
+    eventually(lambda: wire.requests(lambda r: r.command == "BLPOP"), 20, "it waits again")
+
+
+@pytest.mark.contract("C6.25", "BQ-06", "BQ-19")
+@pytest.mark.parametrize("fault", ["cut", "refuse"])
+def test_a_drain_outlives_its_connections(world: World, fault: str) -> None:
+    """Every connection is reset in the moment of SIGTERM: what runs is finished and written, and the exit is a clean one."""
+    wire = world.wire()
+    worker = world.worker(wire=wire)
+    ids = [world.submit("gate", {"gate": "g"}) for _ in range(3)]
+    for task_id in ids:
+        world.journal.wait_run(task_id)
+    getattr(wire, fault)()
+    worker.terminate()
+    eventually(lambda: "draining: 3 tasks in hand" in worker.log(), 10, worker.log)
+    wire.heal()
+    world.journal.open("g")
+    assert worker.wait(20) == 0, worker.tail()
+    assert "INTERNAL" not in worker.log()
+    assert set(world.wait_ended(ids).values()) == {"succeeded"}
+    world.check(ids, starts=1)
+
+
+def test_a_reset_connection_is_an_outage_and_no_bug(world: World) -> None:
+    """Reset while nothing was under way and not told yet: a lane connects anew, the pool says that Redis is unavailable."""
+
+    async def use() -> None:
+        store = Store.connect(world.settings())
+        lane, call = store.lane(), store.calls.ensure_groups(["default"])
+        for _ in range(2):
+            await lane.run([call])
+            lane._connection._writer.transport.abort()
+        await store.run(call)
+        store._idle[0]._connection._writer.transport.abort()
+        await store.run(call)
+        for ask in (store.ping, partial(store.send, ("TIME",)), partial(store.run_replicated, call, 0)):
+            await store.ping()
+            (connection,) = store.redis.connection_pool._available_connections
+            connection._writer.transport.abort()
+            with contextlib.suppress(RedisUnavailable):
+                await ask()
+            await ask()
+        await lane.close()
+        await store.close()
+
+    uvloop.run(use())

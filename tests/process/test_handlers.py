@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 
@@ -236,3 +237,37 @@ def test_a_task_that_expires_while_it_waits_is_not_run(world: World) -> None:
     assert feed.of(expiring) == ["TASK_QUEUED", "TASK_EXPIRED"]
     assert world.journal.runs(expiring) == []
     world.check([expiring, lasting], starts=1)
+
+
+@pytest.mark.contract("C4.09", "D12")
+@pytest.mark.parametrize("raises", ["exit", "interrupt"])
+@pytest.mark.parametrize("how", ["gather", "group", "wait_for", "left alone"])
+def test_what_a_task_of_the_handlers_own_raises_ends_the_handler_at_most(world: World, how: str, raises: str) -> None:
+    worker = world.worker()
+    neighbour = world.submit("sleep", {"seconds": 0.3}, max_attempts=1)
+    task_id = world.submit("child_exits", {"how": how, "raises": raises}, max_attempts=1)
+    ended = world.wait_ended([task_id, neighbour])
+    assert ended[neighbour] == "succeeded" and worker.alive
+    assert ended[task_id] == ("succeeded" if how == "left alone" else "dead_lettered")
+    world.check([task_id, neighbour], starts=1)
+
+
+@pytest.mark.contract("C6.20", "D5", "D11")
+def test_a_coroutine_behind_a_plain_decorator_is_under_control(world: World) -> None:
+    """Its timeout stops it, a cancel stops it, and its slot is taken as long as it runs."""
+    world.worker(concurrency=2)
+    late = world.submit("wrapped_gate", {"gate": "never"}, timeout_ms=300, max_attempts=1)
+    world.wait_ended([late])
+    assert world.run(world.inspector.dead_letter(late)).last_error_class == "TimeoutError"
+    ids = [world.submit("wrapped_gate", {"gate": "g"}) for _ in range(6)]
+    for _ in range(2):
+        eventually(lambda: len([r for r in world.journal.runs() if r.ended is None]) == 2, what="two run")
+    stopped = [r.task_id for r in world.journal.runs() if r.ended is None]
+    with contextlib.suppress(CancelRequested):
+        world.run(world.client.cancel(stopped[0]))
+    world.wait_status(stopped[0], "cancelled")
+    world.journal.open("g")
+    world.wait_ended(ids)
+    assert world.journal.most_at_once() <= 2
+    assert {r.outcome for r in world.journal.runs(late)} == {"CancelledError"}
+    world.check([late, *ids], starts=1)

@@ -183,6 +183,20 @@ def test_a_coroutine_that_blocks_the_loop_for_ever_gives_its_tasks_up(world: Wor
     world.check([task_id, neighbour], starts=2)
 
 
+@pytest.mark.contract("BQ-10", "D5")
+def test_a_worker_whose_loop_is_blocked_by_what_a_handler_left_behind_gives_up(world: World) -> None:
+    """Nothing is in hand any more, but nothing could be taken either."""
+    stuck = world.worker()
+    task_id = world.submit("leave_a_blocker", {"gate": "never"})
+    world.wait_ended([task_id])
+    assert stuck.wait(15) == 1
+    assert "the event loop is blocked" in stuck.log()
+    later = world.submit("echo")
+    world.worker()
+    world.wait_ended([later])
+    world.check([task_id, later], starts=1)
+
+
 @pytest.mark.contract("C6.12", "C7.05", "BQ-17", "D32")
 def test_a_dead_peers_backlog_is_taken_over_within_the_free_slots(world: World) -> None:
     """Forty entries of a dead consumer, one worker with four slots: never more than four in hand, each runs once."""

@@ -268,3 +268,59 @@ async def fork(payload: Payload, ctx: TaskContext) -> Any:
     os.kill(child, signal.SIGTERM)
     _, status = await asyncio.to_thread(os.waitpid, child, 0)
     return {"signal": os.WTERMSIG(status)}
+
+
+_LEFT: list[Any] = []
+
+
+@noted("leave_a_blocker")
+async def leave_a_blocker(payload: Payload, ctx: TaskContext) -> Any:
+    """Ends at once; what it started blocks the loop a moment later, for ever."""
+
+    async def blocker() -> None:
+        await asyncio.sleep(0.2)
+        while not _is_open(payload["gate"]):
+            time.sleep(_STEP_S)
+
+    _LEFT.append(asyncio.create_task(blocker()))
+
+
+@noted("child_exits")
+async def child_exits(payload: Payload, ctx: TaskContext) -> Any:
+    """A task of the handler's own raises what means the whole process."""
+
+    async def child() -> None:
+        raise {"exit": SystemExit(0), "interrupt": KeyboardInterrupt()}[payload["raises"]]
+
+    how = payload["how"]
+    if how == "gather":
+        await asyncio.gather(child())
+    elif how == "group":
+        async with asyncio.TaskGroup() as group:
+            group.create_task(child())
+    elif how == "wait_for":
+        await asyncio.wait_for(child(), 1)
+    else:
+        _LEFT.append(asyncio.create_task(child()))
+        await asyncio.sleep(0.1)
+
+
+def plain(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A decorator that does not know coroutines."""
+
+    @functools.wraps(fn)
+    def wrapper(*args: Any) -> Any:
+        return fn(*args)
+
+    wrapper.__wrapped__ = None  # type: ignore[attr-defined]
+    return wrapper
+
+
+@task("wrapped_gate")
+@plain
+async def wrapped_gate(payload: Payload, ctx: TaskContext) -> Any:
+    """As gate, behind a plain decorator."""
+    with _noted(ctx):
+        while not _let_through(payload, ctx):
+            await asyncio.sleep(_STEP_S)
+        return _end(payload, ctx)

@@ -20,7 +20,7 @@ class Loop:
         self.now = 0.0
         self.left: list[float] = []
         run = SimpleNamespace(
-            deadline=10.0, handler=SimpleNamespace(is_async=True), delivery=SimpleNamespace(task_type="block")
+            deadline=10.0, is_async=True, delivery=SimpleNamespace(task_type="block")
         )
         self.runs = [run]
         inflight: Any = SimpleNamespace(runs=lambda: self.runs)
@@ -61,11 +61,13 @@ def test_a_process_that_was_suspended_is_not_taken_for_a_blocked_one() -> None:
     assert loop.left, "but it does see the silence that goes on"
 
 
-def test_with_nothing_in_hand_there_is_nothing_to_leave_for() -> None:
+def test_a_loop_that_is_blocked_by_what_a_handler_left_behind_is_left() -> None:
     loop = Loop()
     loop.runs.clear()
-    loop.go(200)
+    loop.go(200, turns=True)
     assert loop.left == []
+    loop.go(200)
+    assert loop.left == [200 + GRACE_S + EVERY_S]
 
 
 def test_a_stop_signal_that_the_loop_cannot_hear_is_obeyed_when_the_drain_time_is_up() -> None:

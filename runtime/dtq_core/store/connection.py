@@ -1,15 +1,15 @@
 """The connections: an asyncio store, a blocking store for producers and threads, and a worker's lanes.
 
 The client library never sends a command twice by itself (decision 29): what may be sent again is known only here. Every
-failure leaves as RedisUnavailable, RedisFull or StoreError.
+failure leaves as RedisUnavailable, RedisFull or StoreError. A server that says of itself that it is not the one (it only
+reads, it loads) is left: every connection of that store is made anew before its next use.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from typing import Any, TypeVar, cast
 
 import redis
@@ -17,24 +17,14 @@ import redis.asyncio
 from hiredis import pack_command
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
-from redis.exceptions import (
-    AuthenticationError,
-    BusyLoadingError,
-    ConnectionError,
-    InvalidResponse,
-    MaxConnectionsError,
-    NoScriptError,
-    OutOfMemoryError,
-    ReadOnlyError,
-    RedisError,
-    ResponseError,
-    TimeoutError,
-)
+from redis.exceptions import ConnectionError, NoScriptError, ResponseError, TimeoutError
 from redis.retry import Retry
 
 from dtq_core.config import Settings
-from dtq_core.errors import DtqError, InvalidConfig, RedisFull, RedisUnavailable, StoreError
+from dtq_core.errors import DtqError, InvalidConfig, RedisUnavailable, StoreError
 from dtq_core.keys import Keys
+from dtq_core.store.failures import check_place, translate, translated
+from dtq_core.store.pools import Pool, SyncPool, hung_up
 from dtq_core.store.scripts import names as script_names
 from dtq_core.store.scripts import script
 from dtq_core.store.transitions import Call, Transitions
@@ -46,50 +36,6 @@ REPLY_TIMEOUT_S = 5.0
 MAX_CONNECTIONS = 64
 SILENCE_S = 10.0
 """A channel that says nothing for this long is asked whether it is still there."""
-_BUSY = ("BUSY ", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MISCONF", "NOREPLICAS", "UNKILLABLE")
-
-
-def translate(exc: BaseException) -> DtqError:
-    """A failure of the client library in our words; server text is kept, addresses and credentials are not."""
-    if isinstance(exc, AuthenticationError):
-        return RedisUnavailable("Redis refuses the user or the password")
-    if isinstance(exc, MaxConnectionsError):
-        return RedisUnavailable("every connection to Redis is in use")
-    if isinstance(exc, (ConnectionError, TimeoutError, BusyLoadingError, ReadOnlyError, OSError, asyncio.TimeoutError)):
-        return RedisUnavailable(f"Redis does not answer ({_reason(exc)})")
-    text = str(exc)
-    if isinstance(exc, InvalidResponse):
-        return RedisUnavailable("what answers there is no Redis")
-    if text.startswith(("DB index is out of range", "invalid DB index")):
-        return RedisUnavailable("Redis has no database of that number")
-    if (
-        isinstance(exc, OutOfMemoryError)
-        or "OOM " in text[:40]
-        or text.startswith("command not allowed when used memory")
-    ):
-        return RedisFull("Redis is at its memory limit and takes no more")
-    if text.startswith(_BUSY) or isinstance(exc, ReadOnlyError):
-        return RedisUnavailable(f"Redis is not ready: {text[:120]}")
-    return StoreError(f"Redis refused a command: {text[:300]}")
-
-
-def _reason(exc: BaseException) -> str:
-    """Why there is no connection, as the system says it; the library's own text quotes the address."""
-    cause: BaseException | None = exc
-    while cause is not None:
-        if isinstance(cause, OSError) and cause.strerror:
-            return os.strerror(cause.errno) if cause.errno and cause.errno > 0 else cause.strerror[:80]
-        cause = cause.__cause__ or cause.__context__
-    return type(exc).__name__
-
-
-@contextlib.contextmanager
-def translated() -> Iterator[None]:
-    """Turns the client library's failures into ours."""
-    try:
-        yield
-    except (RedisError, OSError) as exc:
-        raise translate(exc) from exc
 
 
 def _options(settings: Settings) -> dict[str, Any]:
@@ -122,6 +68,8 @@ class Store:
         self.settings = settings
         self.keys = Keys(settings.key_prefix)
         self.calls = Transitions(self.keys, settings, now_ms)
+        self.moves = 0
+        """How often a server was left."""
         self._idle: list[Lane] = []
         self._free = asyncio.Semaphore(MAX_CONNECTIONS)
 
@@ -134,7 +82,7 @@ class Store:
     ) -> Store:
         """A store for `settings`; does no I/O. Raises InvalidConfig for a URL that cannot be read."""
         try:
-            pool = redis.asyncio.BlockingConnectionPool.from_url(
+            pool = Pool.from_url(
                 _url(settings), max_connections=max_connections, timeout=REPLY_TIMEOUT_S,
                 retry=AsyncRetry(NoBackoff(), 0), **_options(settings),
             )  # fmt: skip
@@ -144,14 +92,20 @@ class Store:
         return cls(client, settings, now_ms)
 
     async def close(self) -> None:
+        """Never fails."""
         while self._idle:
             await self._idle.pop().close()
-        with contextlib.suppress(RedisError, OSError):
+        with contextlib.suppress(Exception):
             await self.redis.aclose()
+
+    def leave(self) -> None:
+        """The server at the other end is not the one to talk to now: connect anew, on every connection, before its next use."""
+        self.moves += 1
+        self.redis.connection_pool.leave()
 
     async def ping(self) -> None:
         """Raises RedisUnavailable unless Redis answers."""
-        with translated():
+        with translated(self.leave):
             await self.redis.ping()
 
     async def run(self, call: Call[T]) -> T:
@@ -168,7 +122,7 @@ class Store:
 
     async def run_replicated(self, call: Call[T], replicas: int, timeout_ms: int = 1000) -> T:
         """As `run`, then WAIT on the same connection. Raises RedisUnavailable when too few replicas confirmed in time."""
-        with translated():
+        with translated(self.leave):
             async with self.redis.client() as connection:
                 answer = call.parse(await self._evaluate(connection, call))
                 confirmed = await connection.execute_command("WAIT", replicas, timeout_ms)
@@ -178,20 +132,26 @@ class Store:
     async def _evaluate(self, client: Any, call: Call[Any]) -> Any:
         code = script(call.script)
         try:
-            return await client.execute_command("EVALSHA", code.sha, len(call.keys), *call.keys, *call.args)
+            answer = await client.execute_command("EVALSHA", code.sha, len(call.keys), *call.keys, *call.args)
         except NoScriptError:
-            return await client.execute_command("EVAL", code.source, len(call.keys), *call.keys, *call.args)
+            answer = await client.execute_command("EVAL", code.source, len(call.keys), *call.keys, *call.args)
+        check_place(answer)
+        return answer
 
     async def send(self, *commands: Sequence[Any]) -> list[Any]:
-        """Plain commands in one round trip; an error of one is returned in its place."""
+        """Plain commands in one round trip; an error of one is returned in its place.
+
+        Raises RedisUnavailable, also when only one of them was told that this server is not the one to talk to now.
+        """
         if not commands:
             return []
         asked = me.cancelling() if (me := asyncio.current_task()) else 0
-        with translated():
+        with translated(self.leave):
             pipe = self.redis.pipeline(transaction=False)
             for command in commands:
                 pipe.execute_command(*command)
             answers = list(await pipe.execute(raise_on_error=False))
+            check_place(*(answer for answer in answers if isinstance(answer, Exception)))
         if (me := asyncio.current_task()) and me.cancelling() > asked:
             raise asyncio.CancelledError  # the client's pipelines swallow a cancellation now and then
         return answers
@@ -199,15 +159,18 @@ class Store:
     async def subscribe(self, channel: str, ready: Callable[[], None] = lambda: None) -> AsyncGenerator[str, None]:
         """Messages of one channel, on a connection of its own; `ready` is called once the server confirmed.
 
-        Raises RedisUnavailable when the connection breaks, and when it stays silent although it was asked (a link that
-        died without a word).
+        Raises RedisUnavailable when the connection breaks, when it stays silent although it was asked (a link that
+        died without a word), and when this store has left the server.
         """
-        with translated():
+        with translated(self.leave):
             async with self.redis.pubsub() as feed:
+                moves = self.moves
                 await feed.subscribe(channel)
                 asked = True
                 while True:
                     message = await feed.get_message(timeout=REPLY_TIMEOUT_S if asked else SILENCE_S)
+                    if moves != self.moves:
+                        raise RedisUnavailable("Redis is not ready: another server has taken over")
                     if message is None:
                         if asked:
                             raise RedisUnavailable("the channel is silent")
@@ -243,40 +206,51 @@ class Lane:
         self._store = store
         self._pool = store.redis.connection_pool
         self._connection: Any = None
+        self._moves = 0
         self._known: set[str] = set(known)
         self._pooled = bool(self._known)
 
     async def run(
         self, calls: Sequence[Call[Any]], *, before: Sequence[Any] | None = None, wait_s: float = 0.0
     ) -> list[Any]:
-        """Send `before` (a plain command that may block for `wait_s` seconds) and `calls` together; return the calls' answers.
+        """Send `before` (a plain command that may block for `wait_s` seconds) and `calls` together; return what each answered.
 
-        An answer that is an error of that one script is returned in its place as a DtqError. Raises RedisUnavailable
-        when the connection fails: then nobody knows what was done, and the caller must find out (adopt).
+        The answer of `before`, if there is one, comes first. An answer that is an error of that one command is returned
+        in its place as a DtqError. Raises RedisUnavailable when the connection fails, or when the server is not the one
+        to talk to now: then nobody knows what was done, and the caller must find out (adopt).
         """
-        try:
-            connection = await self._connected()
-            commands: list[tuple[Any, ...]] = [tuple(before)] if before else []
-            commands += [self._command(call) for call in calls]
-            async with asyncio.timeout(wait_s + REPLY_TIMEOUT_S):
-                await connection.send_packed_command([b"".join(pack_command(command) for command in commands)])
-                if before:
-                    await self._reply(connection)
-                answers = [await self._reply(connection) for _ in calls]
-            for index, answer in enumerate(answers):
-                if isinstance(answer, NoScriptError):
-                    self._known.discard(calls[index].script)
-                    async with asyncio.timeout(REPLY_TIMEOUT_S):
-                        await connection.send_packed_command([pack_command(self._command(calls[index]))])
-                        answers[index] = await self._reply(connection)
-                self._known.add(calls[index].script)
-        except (RedisError, OSError) as exc:
-            await self.close()
-            raise translate(exc) from exc
-        except BaseException:
-            await self.close()
-            raise
-        return [self._read(call, answer) for call, answer in zip(calls, answers, strict=True)]
+        with translated(self._leave):
+            try:
+                first, answers = await self._exchange(calls, before, wait_s)
+            except BaseException:
+                await self.close()
+                raise
+        read = [self._read(call, answer) for call, answer in zip(calls, answers, strict=True)]
+        return [translate(first) if isinstance(first, ResponseError) else first, *read] if before else read
+
+    async def _exchange(
+        self, calls: Sequence[Call[Any]], before: Sequence[Any] | None, wait_s: float
+    ) -> tuple[Any, list[Any]]:
+        connection = await self._connected()
+        commands: list[tuple[Any, ...]] = [tuple(before)] if before else []
+        commands += [self._command(call) for call in calls]
+        async with asyncio.timeout(wait_s + REPLY_TIMEOUT_S):
+            await connection.send_packed_command([b"".join(pack_command(command) for command in commands)])
+            first = await self._reply(connection) if before else None
+            answers = [await self._reply(connection) for _ in calls]
+        for index, answer in enumerate(answers):
+            if isinstance(answer, NoScriptError):
+                self._known.discard(calls[index].script)
+                async with asyncio.timeout(REPLY_TIMEOUT_S):
+                    await connection.send_packed_command([pack_command(self._command(calls[index]))])
+                    answers[index] = await self._reply(connection)
+            self._known.add(calls[index].script)
+        check_place(first, *answers)
+        return first, answers
+
+    def _leave(self) -> None:
+        if self._moves == self._store.moves:  # else this connection was of an earlier server, which was left already
+            self._store.leave()
 
     def _read(self, call: Call[Any], answer: Any) -> Any:
         if isinstance(answer, ResponseError):
@@ -298,10 +272,11 @@ class Lane:
                 await connection.disconnect(nowait=True)
 
     async def _connected(self) -> Any:
-        if self._connection is not None and self._connection._reader.at_eof():
-            await self.close()  # the server hung up while nothing was under way
+        if self._connection is not None and (self._moves != self._store.moves or hung_up(self._connection)):
+            await self.close()
         if self._connection is None:
             connection = cast(Any, self._pool).make_connection()
+            self._moves = self._store.moves
             await connection.connect()
             connection.socket_timeout = None  # `run` has one timeout per exchange; the client's costs a task per send
             self._connection = connection
@@ -340,7 +315,7 @@ class SyncStore:
         """As Store.connect. `reply_timeout_s` bounds each command."""
         options = _options(settings) | {"socket_timeout": reply_timeout_s}
         try:
-            pool = redis.BlockingConnectionPool.from_url(
+            pool = SyncPool.from_url(
                 _url(settings), max_connections=MAX_CONNECTIONS, timeout=REPLY_TIMEOUT_S,
                 retry=Retry(NoBackoff(), 0), **options,
             )  # fmt: skip
@@ -349,24 +324,27 @@ class SyncStore:
         return cls(redis.Redis(connection_pool=pool), settings, now_ms)
 
     def close(self) -> None:
-        with contextlib.suppress(RedisError, OSError):
+        """Never fails."""
+        with contextlib.suppress(Exception):
             self.redis.close()
 
     def run(self, call: Call[T]) -> T:
         """As Store.run."""
-        with translated():
+        with translated(self.redis.connection_pool.leave):
             return call.parse(self._evaluate(self.redis, call))
 
     def _evaluate(self, client: Any, call: Call[Any]) -> Any:
         code = script(call.script)
         try:
-            return client.execute_command("EVALSHA", code.sha, len(call.keys), *call.keys, *call.args)
+            answer = client.execute_command("EVALSHA", code.sha, len(call.keys), *call.keys, *call.args)
         except NoScriptError:
-            return client.execute_command("EVAL", code.source, len(call.keys), *call.keys, *call.args)
+            answer = client.execute_command("EVAL", code.source, len(call.keys), *call.keys, *call.args)
+        check_place(answer)
+        return answer
 
     def run_replicated(self, call: Call[T], replicas: int, timeout_ms: int = 1000) -> T:
         """As Store.run_replicated."""
-        with translated():
+        with translated(self.redis.connection_pool.leave):
             client: Any = self.redis.client()
             try:
                 answer = call.parse(self._evaluate(client, call))
@@ -377,9 +355,14 @@ class SyncStore:
         return answer
 
     def send(self, *commands: Sequence[Any]) -> list[Any]:
-        """Plain commands in one round trip; an error of one is returned in its place."""
-        with translated():
+        """Plain commands in one round trip; an error of one is returned in its place.
+
+        Raises RedisUnavailable, also when only one of them was told that this server is not the one to talk to now.
+        """
+        with translated(self.redis.connection_pool.leave):
             pipe = self.redis.pipeline(transaction=False)
             for command in commands:
                 pipe.execute_command(*command)
-            return list(pipe.execute(raise_on_error=False))
+            answers = list(pipe.execute(raise_on_error=False))
+            check_place(*(answer for answer in answers if isinstance(answer, Exception)))
+        return answers
