@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote, urlsplit
 
 from dtq_core.clock import iso
+from dtq_core.outlet import Outlet
 from dtq_core.retry import describe
 from dtq_core.spelling import misspelt
 from dtq_core.text import clean
@@ -205,11 +206,12 @@ class TextFormatter(logging.Formatter):
 
 
 class _Handler(logging.StreamHandler[Any]):
-    """stderr. A closed or full pipe loses lines, never a task."""
+    """stderr. A closed or full pipe loses lines, never a task (dtq_core.outlet)."""
 
     def __init__(self, process: _Process) -> None:
         super().__init__(sys.stderr)
         self.process = process
+        self._outlet = Outlet(self.stream)
         self.held: list[str] | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -222,16 +224,19 @@ class _Handler(logging.StreamHandler[Any]):
         if self.held is not None:
             self.held.append(line + "\n")
         else:
-            self.stream.write(line + "\n")
-            self.flush()
+            self._write(line + "\n")
+
+    def _write(self, text: str) -> None:
+        if self._outlet.stream is not self.stream:  # somebody put another stream in its place
+            self._outlet = Outlet(self.stream)
+        self._outlet.write(text)
 
     def write_held(self) -> None:
         with self.lock or contextlib.nullcontext():
             lines, self.held = self.held, None
             if lines:
                 with contextlib.suppress(Exception):
-                    self.stream.write("".join(lines))
-                    self.flush()
+                    self._write("".join(lines))
 
     def handleError(self, record: logging.LogRecord) -> None:
         pass
