@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
+import threading
+import time
 from types import FrameType
 from typing import Any
 
@@ -13,9 +16,16 @@ from pydantic import SecretStr
 from dtq_api.app import create_app, quiet_server_logs
 from dtq_api.farewell import STOP_S
 from dtq_core.config import Settings
+from dtq_core.errors import DtqError
+from dtq_core.log import RateLimited
+from dtq_core.store import SyncStore
+from dtq_core.text import redact
 
+logger = logging.getLogger("dtq.api")
 MAX_MESSAGE_BYTES = 65_536
 """What a WebSocket client may send; it has nothing to say."""
+RETRY_S = 2.0
+REMINDER_S = 30.0
 
 
 def run(settings: Settings, workers: int = 1) -> int:
@@ -25,6 +35,7 @@ def run(settings: Settings, workers: int = 1) -> int:
     InvalidConfig. A port that is taken is status 1, with a line in the log.
     """
     quiet_server_logs()
+    threading.Thread(target=_first_contact, args=(settings,), name="dtq-first-contact", daemon=True).start()
     options: dict[str, Any] = {
         "host": settings.api_host,
         "port": settings.api_port,
@@ -45,6 +56,28 @@ def run(settings: Settings, workers: int = 1) -> int:
     except SystemExit as exc:
         return 1 if exc.code else 0
     return 0
+
+
+def _first_contact(settings: Settings) -> None:
+    """Say at once that Redis cannot be used, and now and then until it can. Requests are answered with 503 meanwhile;
+    an outage after that is told by those who notice it."""
+    limited = RateLimited(logger, REMINDER_S)
+    where = redact(settings.redis_url.get_secret_value())
+    failed = False
+    while True:
+        try:
+            store = SyncStore.connect(settings)
+            store.send(("TIME",))
+            store.close()
+            break
+        except DtqError as exc:
+            failed = True
+            limited.log(
+                logging.WARNING, exc.code, "%s: %s, at %s; requests are answered with 503", exc.code, exc.message, where
+            )
+        time.sleep(RETRY_S)
+    if failed:
+        logger.info("Redis answers now")
 
 
 def _serve_here(settings: Settings, options: dict[str, Any]) -> None:

@@ -24,7 +24,7 @@ server's clock. Every key has a TTL, or the bound in the last column.
 | `dtq:queue:<queue>:dead` | sorted set | ids of this queue's dead letters by the time part of their entry | follows the dead-letter stream |
 | `dtq:queues` | set | known queues | DTQ_MAX_QUEUES; queues empty for DTQ_TASK_RETENTION_S are swept |
 | `dtq:ledger:<queue>` | hash | exact counters: events since ever, tasks per live status now | one per queue; swept with it |
-| `dtq:wake:<queue>` | list | at most one token: something to fetch | length 1; 10 minutes |
+| `dtq:wake:<queue>` | list | at most one token: something to fetch | 10 minutes; length 1 |
 | `dtq:cancelled` | set | ids cancelled while queued whose entry was out of reach | removed when absorbed, on requeue and by the leader |
 | `dtq:tasks:recent` | sorted set | task ids by creation time | trimmed to 10000 |
 | `dtq:lock:scheduler` | string | the leader's random token | 10 s |

@@ -21,6 +21,7 @@ from dtq_core.errors import AlreadyRunning, InvalidArgument
 from dtq_core.text import redact
 
 DEFAULT = ".dtq"
+_IGNORE = ".gitignore"
 _PATIENCE_S = 0.5
 """A reader of `discover` holds the lock for a moment too."""
 
@@ -78,12 +79,9 @@ class StateDir:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the directory. Raises AlreadyRunning, which names the pid and the URL of who has it."""
+        """Hold the directory. Raises AlreadyRunning, which names the pid and the URL of who has it, and InvalidArgument."""
         try:
-            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-            ignore = self.path / ".gitignore"
-            if not ignore.exists():
-                ignore.write_text("*\n")
+            self._take()
             lock = os.open(self.lock_file, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as exc:
             raise InvalidArgument(f"state directory {self.shown}: {exc.strerror}") from None
@@ -96,6 +94,19 @@ class StateDir:
             yield
         finally:
             os.close(lock)
+
+    def _take(self) -> None:
+        """Make the directory, or make an empty one ours. One with other things in it belongs to somebody else."""
+        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if self.lock_file.is_file():
+            return
+        if others := sorted({entry.name for entry in self.path.iterdir()} - {_IGNORE, self.lock_file.name}):
+            raise InvalidArgument(
+                f"state directory {self.shown}: it holds other things ({others[0]}, for one); name one that is empty or"
+                " not there yet"
+            )
+        self.path.chmod(0o700)
+        (self.path / _IGNORE).write_text("*\n")
 
     def write(self, record: UpRecord) -> None:
         """Replace up.json in one step; a reader never sees half of it."""

@@ -15,7 +15,7 @@ import queue
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 
@@ -48,6 +48,8 @@ class Supervisor:
         self._url = options.settings.redis_url.get_secret_value()
         self._events: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._stop_signals: list[int] = []
+        self._signalled_already = False
+        """A signal waits among the events; nothing more is started before it is handled."""
         self._forced = False
         self._restarts: dict[Child, float] = {}
         self._renewing: dict[Child, float] = {}
@@ -73,7 +75,7 @@ class Supervisor:
 
         Raises AlreadyRunning, EngineMissing, RedisUnavailable, InvalidArgument before anything was left running.
         """
-        with as_events(self._events.put):
+        with as_events(self._hear):
             try:
                 with self._options.state.locked():
                     self._live()
@@ -117,9 +119,10 @@ class Supervisor:
             api_key=bool(self._settings.api_key.get_secret_value()),
             stop_s=self._settings.drain_timeout_s + DRAIN_GRACE_S + 2 * SCHEDULER_STOP_S + 10,
         )
-        for child in self._family.all:
-            if not self._is_held(child):
-                self._start_child(child)
+        self._start_children(child for child in self._family.all if not self._is_held(child))
+        if self._signalled_already:
+            self._until(self._is_over)
+            return False
         if self._sources is not None:
             self._sources.start()
         self._publish()
@@ -151,6 +154,18 @@ class Supervisor:
 
     def _child(self, name: str, argv: Sequence[str]) -> Child:
         return Child(name, argv, self._console, self._events)
+
+    def _hear(self, event: Signalled) -> None:
+        """In a signal handler."""
+        self._signalled_already = True
+        self._events.put(event)
+
+    def _start_children(self, children: Iterable[Child]) -> None:
+        """One after the other, which takes a while when there are many: a signal to stop ends it."""
+        for child in children:
+            if self._signalled_already:
+                return
+            self._start_child(child)
 
     def _start_child(self, child: Child) -> None:
         if child is self._family.api:
@@ -206,9 +221,10 @@ class Supervisor:
         return True
 
     def _do_what_is_due(self, now: float) -> None:
-        for child in [c for c, due in self._restarts.items() if due <= now]:
-            del self._restarts[child]
-            self._start_child(child)
+        if due_now := [c for c, due in self._restarts.items() if due <= now]:
+            for child in due_now:
+                del self._restarts[child]
+            self._start_children(due_now)
             self._publish()
         for child in [c for c, due in self._renewing.items() if due <= now]:
             self._renewing[child] = float("inf")
@@ -265,13 +281,14 @@ class Supervisor:
         if names:
             what = "workers finish what they run and start again with it" if running else "workers start"
             self._say(f"{', '.join(names[:5])} changed: {what}")
-        for child in self._family.loaders:
-            if child.pid is None:
-                self._restarts.pop(child, None)
-                self._start_child(child)
-            elif child not in self._renewing:
+        for child in running:
+            if child not in self._renewing:
                 self._renewing[child] = time.monotonic() + self._settings.drain_timeout_s + DRAIN_GRACE_S
                 child.terminate()
+        waiting = [child for child in self._family.loaders if child.pid is None]
+        for child in waiting:
+            self._restarts.pop(child, None)
+        self._start_children(waiting)
         self._publish()
 
     def _readiness_changed(self, event: Ready | NotReady) -> None:

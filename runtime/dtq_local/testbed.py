@@ -66,7 +66,10 @@ class Testbed:
 
         `settings` are fields of Settings. Retries have no jitter unless they say so, so their delays are exact.
         """
-        wanted = load_settings(**{"key_prefix": "dtq", "retry_jitter": 0.0, **settings, "redis_url": self._engine.url})
+        fields = {"key_prefix": "dtq", "retry_jitter": 0.0, **settings, "redis_url": self._engine.url}
+        foreign = {name: value for name, value in os.environ.items() if not name.startswith("DTQ_")}
+        with patch.dict(os.environ, foreign, clear=True):  # a test must not depend on what this shell happens to have
+            wanted = load_settings(**fields)
         environment = {"DTQ_REDIS_URL": self._engine.url, "DTQ_KEY_PREFIX": wanted.key_prefix}
         copies = {name: getattr(registry, name).copy() for name in ("handlers", "startup", "shutdown")}
         with (

@@ -6,18 +6,18 @@ import sys
 
 from dtq_core import log
 from dtq_core.config import load_settings
-from dtq_core.errors import InvalidConfig
+from dtq_core.errors import STATUS_OF_CODE, DtqError
 from dtq_scheduler.process import run
 
 
 def main() -> int:
     try:
         settings = load_settings()
-    except InvalidConfig as exc:
-        print(f"error {exc.code}: {exc}", file=sys.stderr)
-        return 2
-    log.configure(settings, "scheduler")
-    return run(settings)
+        log.configure(settings, "scheduler")
+        return run(settings)
+    except DtqError as exc:
+        print(f"error {exc.code}: {exc.message}", file=sys.stderr)
+        return STATUS_OF_CODE[exc.code][1]
 
 
 if __name__ == "__main__":

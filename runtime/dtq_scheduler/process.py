@@ -22,7 +22,10 @@ logger = logging.getLogger("dtq.scheduler")
 
 
 def run(settings: Settings) -> int:
-    """Schedule until SIGTERM or SIGINT, then give the lock back. Returns the exit status. Raises InvalidConfig."""
+    """Schedule until SIGTERM or SIGINT, then give the lock back. Returns the exit status.
+
+    Raises InvalidConfig, and RedisUnavailable when Redis cannot be reached at start.
+    """
     return asyncio.run(_main(settings))
 
 
@@ -30,12 +33,17 @@ async def _main(settings: Settings) -> int:
     loop = asyncio.get_running_loop()
     log.capture_loop_errors(loop)
     store = CountedStore.connect(settings)
-    loops = Loops(settings.visibility_timeout_s)
-    on_ended, probes = _telemetry(store, settings, loops)
-    scheduler = Scheduler(store, settings, on_ended)
     stop = asyncio.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, stop.set)
+    try:
+        await store.send(("TIME",))  # a PING is refused after a failed write, which may pass
+    except DtqError:
+        await store.close()
+        raise
+    loops = Loops(settings.visibility_timeout_s)
+    on_ended, probes = _telemetry(store, settings, loops)
+    scheduler = Scheduler(store, settings, on_ended)
     logger.info("scheduler started")
     steps = loop.create_task(every("scheduler", loops.watch("scheduler", scheduler.step), scheduler.interval_s))
     loops.add("scheduler", steps.done)

@@ -26,6 +26,7 @@ Backoff = float | Sequence[float] | Callable[[int], float]
 P = ParamSpec("P")
 R = TypeVar("R")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,127}")
+_QUEUE = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
 
 class _Model(Protocol):
@@ -214,18 +215,20 @@ def task(
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ValueError(f"task name {name!r}: letters, digits and _ . : / -, at most 128, not starting with a sign")
-    timeout_ms = None if timeout is None else round(min(timeout * 1000, 1e12))
+    timeout_ms = _milliseconds(name, timeout)
+    if queue is not None and not (isinstance(queue, str) and _QUEUE.fullmatch(queue)):
+        raise ValueError(f"task {name!r}: queue takes lower-case letters, digits, '_' and '-', 1 to 64, not {queue!r}")
     _check_range(name, "max_attempts", max_attempts, 1, 1000)
     _check_range(name, "timeout in ms", timeout_ms, 1, 3_600_000)
     _check_range(name, "priority", priority, 0, 9)
     retry_on = tuple(retry_on)
     if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in retry_on):
         raise ValueError(f"task {name!r}: retry_on takes exception classes")
-    if isinstance(backoff, Sequence) and not backoff:
-        raise ValueError(f"task {name!r}: backoff must name at least one delay")
+    _check_backoff(name, backoff)
     defaults = TypeDefaults(queue, max_attempts, timeout_ms, priority, retry_on, backoff)
 
     def register(fn: Callable[P, R]) -> Handler[P, R]:
+        _check_signature(name, fn)
         handler = Handler(name, fn, defaults)
         registry.add(handler)
         return handler
@@ -253,8 +256,41 @@ def load(modules: Iterable[str]) -> Registry:
 
 
 def _check_range(task_name: str, what: str, value: int | None, low: int, high: int) -> None:
-    if value is not None and not low <= value <= high:
-        raise ValueError(f"task {task_name!r}: {what} must be {low}…{high}, not {value}")
+    if value is not None and (type(value) is not int or not low <= value <= high):
+        raise ValueError(f"task {task_name!r}: {what} must be a whole number, {low}…{high}, not {value!r}")
+
+
+def _milliseconds(task_name: str, timeout: float | None) -> int | None:
+    if timeout is None:
+        return None
+    if not _is_delay(timeout):
+        raise ValueError(f"task {task_name!r}: timeout takes seconds, not {timeout!r}")
+    return round(min(timeout * 1000, 1e12))
+
+
+def _check_backoff(task_name: str, backoff: Backoff | None) -> None:
+    if backoff is None or callable(backoff):
+        return
+    delays = backoff if isinstance(backoff, Sequence) and not isinstance(backoff, (str, bytes)) else [backoff]
+    if not (delays and all(_is_delay(delay) for delay in delays)):
+        raise ValueError(
+            f"task {task_name!r}: backoff takes seconds, a sequence of them or a function, not {backoff!r}"
+        )
+
+
+def _is_delay(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf
+
+
+def _check_signature(task_name: str, fn: Callable[..., Any]) -> None:
+    try:
+        signature = inspect.signature(fn)
+    except (TypeError, ValueError):
+        return  # nobody can tell
+    try:
+        signature.bind({}, None)
+    except TypeError:
+        raise TaskError(f"task {task_name!r}: a handler takes (payload, ctx), this one {signature}") from None
 
 
 def _payload_model(name: str, fn: Callable[..., Any]) -> type[_Model] | None:

@@ -13,7 +13,7 @@ from dtq_core.clock import from_ms
 from dtq_core.retry import Cancelled, Failed, Outcome, Succeeded, TimedOut, classify
 from dtq_core.submission import decode_json
 from dtq_tasks.context import TaskContext
-from dtq_tasks.errors import RetryableError
+from dtq_tasks.errors import RetryableError, TaskError
 from dtq_worker.inflight import Run, Stop
 from dtq_worker.threads import Threads
 
@@ -53,7 +53,12 @@ async def invoke(run: Run, context: TaskContext, threads: Threads, ended: Any, m
     except BaseException as exc:  # SystemExit, KeyboardInterrupt and CancelledError of a handler end its task, not us
         if issubclass(type(exc), RetryableError) and getattr(exc, "retry_after_s", None) is not None:
             run.extra["delay_s"] = getattr(exc, "retry_after_s")  # noqa: B009
-        return stopped(run) if run.stop is not None else classify(exc, handler.defaults.retry_on)
+        if run.stop is not None:
+            return stopped(run)
+        failed = classify(exc, handler.defaults.retry_on)
+        if not (failed.retryable or isinstance(exc, TaskError)):
+            run.extra["error"] = exc  # a fault of the handler's: its author will want to see where
+        return failed
     finally:
         if not in_thread:
             ended()

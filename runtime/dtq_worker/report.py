@@ -11,6 +11,8 @@ from dtq_core.task import TaskStatus
 from dtq_worker.settler import Pending
 
 logger = logging.getLogger("dtq.worker")
+_limited = log.RateLimited(logger)
+"""A failure in each of a thousand tasks is one traceback and a count."""
 
 _EVENT = {
     TaskStatus.SUCCEEDED.value: "TASK_SUCCEEDED",
@@ -47,6 +49,9 @@ def settled(pending: Pending, status: str) -> None:
             logger.warning("attempt %d failed, next in %.1f s: %s", d.attempt, after_s, error, extra=fields)
         else:
             logger.warning("attempt %d failed, the last: %s", d.attempt, error, extra=fields)
+        if (raised := pending.run.extra.get("error")) is not None:
+            key = f"{d.task_type} {s.settlement.error_class}"
+            _limited.log(logging.WARNING, key, "raised by its handler", extra=fields, exc_info=raised)
     else:
         log.info(logger, f"{status} in {s.duration_ms} ms", fields)
 

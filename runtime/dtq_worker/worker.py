@@ -24,7 +24,7 @@ from dtq_core import log, tracing
 from dtq_core.config import Settings
 from dtq_core.counted import CountedStore
 from dtq_core.doctor import rights
-from dtq_core.errors import DtqError, HookFailed, InvalidConfig
+from dtq_core.errors import DtqError, HookFailed, InvalidConfig, StoreError
 from dtq_core.periodic import every, raise_if_cancelled, supervised
 from dtq_core.probes import Loops, Troubles
 from dtq_core.readiness import queues_without_group
@@ -54,6 +54,7 @@ _SCRIPTS = ("ensure_groups", "register", "fetch", "adopt", "settle", "touch", "h
 """What a worker cannot do without."""
 _FOR_COMFORT = ("PUBLISH", "SUBSCRIBE")
 """Without events and nudges tasks run as well."""
+NUDGES_AGAIN_S = 600.0
 HOOK_S = 5.0
 """How long a shutdown function may take."""
 
@@ -213,8 +214,12 @@ class Worker:
 
     async def _nudges(self, keeper: LeaseKeeper) -> None:
         """Listen on our own channel; a nudge makes the lease thread look at the tasks now instead of at the next beat."""
-        async for _ in self.store.subscribe(self.store.keys.nudge(self.worker_id)):
-            keeper.nudge()
+        try:
+            async for _ in self.store.subscribe(self.store.keys.nudge(self.worker_id)):
+                keeper.nudge()
+        except StoreError as exc:
+            logger.warning("cancels are seen with the next heartbeat only, since nudges cannot be heard: %s", exc)
+            await asyncio.sleep(NUDGES_AGAIN_S)
 
     def _in_time(self) -> bool:
         """Whether a handler runs that may still hold up the event loop; see LoopTick for one that may not."""
@@ -305,6 +310,8 @@ def run(settings: Settings, queues: Sequence[str] = ("default",)) -> int:
     Raises InvalidConfig, ImportError of a handler module, RedisUnavailable when Redis cannot be reached at start.
     A second signal exits at once and acknowledges nothing.
     """
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, lambda *_: os._exit(0))  # nobody has heard of us yet
     registry = handlers.load(settings.task_modules)
     tracing.configure("worker")
     loop = _new_loop()

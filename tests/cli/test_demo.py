@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -52,7 +54,11 @@ def test_a_day(cli: Cli, engine: Server) -> None:
 
     # It is not put among tasks unless somebody says so, and the day of a second call is another one.
     err = cli.refused("INVALID_ARGUMENT", "demo", status=2)
-    assert "--yes" in err and "DTQ_KEY_PREFIX" in err
+    assert "--yes" in err and "DTQ_KEY_PREFIX=demo dtq demo keeps it apart" in err
+    cli.ok("demo", "--tasks", "100", env={"DTQ_KEY_PREFIX": "demo"})
+    err = cli.refused("INVALID_ARGUMENT", "demo", status=2, env={"DTQ_KEY_PREFIX": "demo"})
+    assert "DTQ_KEY_PREFIX" not in err and "--scan --pattern 'demo:*'" in err
+    engine.redis.delete(*engine.redis.keys("demo:*"))
     assert cli.json("demo", "--seed", "7", "--tasks", "300", "--yes")["tasks"] == 600
     assert cli.json("audit", "verify")["ok"]
 
@@ -65,8 +71,16 @@ def test_a_day(cli: Cli, engine: Server) -> None:
     assert "--scan --pattern 'dtq:*'" in again["remove"] and str(engine.port) in again["remove"]
     engine.clean()
     text = cli.ok("demo", "--seed", "8", "--tasks", "100", env={"DTQ_KEY_PREFIX": "{shop}"})
-    assert "{shop}:*" in text and "succeeded" in text
+    assert "{shop}:*" in text and "succeeded" in text and "its workers are only rows" in text
     assert all(key.startswith("{shop}:") for key in engine.redis.scan_iter())
+    if shutil.which("redis-cli"):
+        engine.redis.set("{shop}x", "not of it")
+        engine.redis.set("{shop}:a\n{shop}x", "a name that would be two")
+        engine.redis.set("{shop}:$(touch hurt) 'a\"", "a name that would be more")
+        line = next(line for line in text.splitlines() if line.startswith("remove ")).removeprefix("remove  ")
+        done = subprocess.run(["bash", "-c", line], env=dict(cli.env), cwd=cli.folder, capture_output=True, timeout=30)
+        assert done.returncode == 0 and not (cli.folder / "hurt").exists(), done
+        assert set(engine.redis.keys("*")) == {"{shop}x", "{shop}:a\n{shop}x"}
 
 
 def test_beside_a_scheduler_that_runs(cli: Cli, engine: Server, tmp_path: Path) -> None:

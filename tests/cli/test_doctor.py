@@ -6,6 +6,9 @@ import asyncio
 import json
 import re
 import resource
+import shlex
+import shutil
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -27,6 +30,7 @@ from dtq_core.config import load_settings
 from dtq_core.doctor import WHY, Facts, Finding, Report, Severity, examine, gather
 from dtq_core.doctor.facts import should_expire
 from dtq_core.doctor.rights import ARGUMENTS, used_in_scripts
+from dtq_core.doctor.shell import Shell
 from dtq_core.keys import Keys
 from dtq_core.store import Store
 from dtq_local.engine import Engine
@@ -36,6 +40,8 @@ SOUND = {
     "appendonly": "yes", "save": "", "maxmemory-policy": "noeviction", "hash-max-listpack-value": "512",
     "min-replicas-to-write": "0",
 }  # fmt: skip
+
+needs_redis_cli = pytest.mark.skipif(not shutil.which("redis-cli"), reason="redis-cli is not installed")
 
 
 def facts(url: str, *, grace_period_s: float | None = None, **given: Any) -> Facts:
@@ -133,7 +139,7 @@ def test_eviction(sound: Server) -> None:
         with configured(sound, {"maxmemory": 500_000_000}):
             found = the("EVICTION", sound)
             assert found.severity is Severity.ERROR
-            assert found.fix == "redis-cli CONFIG SET maxmemory-policy noeviction"
+            assert found.fix == f"redis-cli -u {sound.url()} CONFIG SET maxmemory-policy noeviction"
 
 
 def test_persistence(sound: Server) -> None:
@@ -160,7 +166,9 @@ def test_an_append_only_file_that_cannot_be_written(tmp_path: Path) -> None:
             return False
 
         eventually(refused)
-        assert the("AOF_WRITE_FAILED", server).severity is Severity.ERROR
+        found = the("AOF_WRITE_FAILED", server)
+        assert found.severity is Severity.ERROR
+        assert found.fix.endswith(f"(df -h {tmp_path / 'engine'}), then: redis-cli -u {server.url()} BGREWRITEAOF")
         server.stop(hard=True)
 
 
@@ -171,7 +179,8 @@ def test_a_snapshot_that_failed(tmp_path: Path) -> None:
         eventually(lambda: server.redis.info("persistence")["rdb_last_bgsave_status"] == "err")
         assert the("SNAPSHOT_FAILED", server).severity is Severity.WARNING
         server.redis.config_set("save", "3600 1")
-        assert the("SNAPSHOT_FAILED", server).severity is Severity.ERROR
+        found = the("SNAPSHOT_FAILED", server)
+        assert found.severity is Severity.ERROR and found.fix.endswith(f"redis-cli -u {server.url()} BGSAVE")
         server.stop(hard=True)
 
 
@@ -211,7 +220,8 @@ def test_the_clock(sound: Server) -> None:
 def test_listpack(sound: Server) -> None:
     with configured(sound, {"hash-max-listpack-value": 64}):
         found = the("LISTPACK", sound)
-        assert (found.severity, found.fix) == (Severity.ADVICE, "redis-cli CONFIG SET hash-max-listpack-value 512")
+        line = f"redis-cli -u {sound.url()} CONFIG SET hash-max-listpack-value 512"
+        assert (found.severity, found.fix) == (Severity.ADVICE, line)
 
 
 # -- rights
@@ -277,9 +287,14 @@ def test_a_command_that_is_missing(acl: Server, tmp_path: Path, name: str) -> No
         cli = Cli(tmp_path, clean_environment(DTQ_REDIS_URL=url))
         done = cli("doctor", "--json")
         (found,) = json.loads(done.out)["findings"]
-        assert done.code == 1 and found["code"] == "ACL_COMMANDS" and found["fix"].endswith("+client|setname")
+        assert (
+            done.code == 1
+            and found["code"] == "ACL_COMMANDS"
+            and found["fix"] == ("redis-cli -u \"$DTQ_REDIS_URL\" ACL SETUSER shop '+client|setname'")
+        )
         return
-    assert the("ACL_COMMANDS", acl, url=url).fix == f"redis-cli ACL SETUSER shop +{name}"
+    wanted = f"{Shell.at(url, {}).redis_cli} ACL SETUSER shop {shlex.quote(f'+{name}')}"
+    assert the("ACL_COMMANDS", acl, url=url).fix == wanted and "secret" not in wanted
     assert {"ACL_KEYS", "ACL_CHANNELS"}.isdisjoint(_codes(report(acl, url=url)))
 
 
@@ -299,7 +314,7 @@ def test_keys_and_channels_that_are_missing(acl: Server, rules: list[str], code:
     if code is None:
         assert not {"ACL_KEYS", "ACL_COMMANDS", "ACL_CHANNELS"} & set(_codes(report(acl, url=url)))
         return
-    assert the(code, acl, url=url).fix == f"redis-cli ACL SETUSER shop {fix}"
+    assert the(code, acl, url=url).fix == f"{Shell.at(url, {}).redis_cli} ACL SETUSER shop {fix}"
     assert "ACL_COMMANDS" not in _codes(report(acl, url=url))
 
 
@@ -332,6 +347,12 @@ def test_a_group_that_is_missing(bench: Bench) -> None:
     assert "dtq worker run --queue mail" in the("GROUP_MISSING", bench.server).fix
     bench.fetch(queues=["mail"])
     assert _codes(report(bench.server)) == ["DEAD_CONSUMER"]  # the group is there now
+    bench.redis.delete(bench.keys.stream("mail", 5))
+    bench.redis.xtrim(bench.keys.stream("news", 5), maxlen=0)
+    bench.redis.sadd(bench.keys.queues, "news")
+    bench.redis.xdel(bench.keys.stream("news", 5), bench.redis.xadd(bench.keys.stream("news", 5), {"a": "b"}))
+    assert bench.redis.exists(bench.keys.stream("news", 5))
+    assert _codes(report(bench.server)) == []  # a stream without an entry has nobody who waits
 
 
 def test_a_worker_that_is_gone_and_holds_tasks(bench: Bench) -> None:
@@ -350,7 +371,105 @@ def test_a_key_that_should_expire(bench: Bench) -> None:
     assert "NO_TTL" not in _codes(report(bench.server))
     bench.redis.persist(bench.keys.task(task_id))
     found = the("NO_TTL", bench.server)
-    assert task_id in found.what and found.fix == f"redis-cli EXPIRE 'dtq:task:{task_id}' 604800"
+    line = f"redis-cli -u {bench.server.url()} EXPIRE dtq:task:{task_id} 604800 NX"
+    assert task_id in found.what and found.fix == line
+    bench.now_ms = int(bench.redis.time()[0]) * 1000
+    bench.submit(delay_seconds=86_400)  # the record of a task must not end before the task begins
+    line = the("NO_TTL", bench.server).fix
+    assert 604_800 + 86_300 < int(line.split()[-2]) <= 604_800 + 86_400
+
+
+HOSTILE = (
+    "$(touch hurt)",
+    "`touch hurt`",
+    "'; touch hurt; '",
+    '"; touch hurt; "',
+    "a\nb",
+    "x\ndtq:queue:q:paused",
+    "\\x",
+    "-u",
+    "é",
+)
+
+
+@needs_redis_cli
+def test_every_fix_mends_what_it_names_and_nothing_else(bench: Bench, tmp_path: Path) -> None:
+    """As many keys as there are, of each family with its own time, whatever their names hold; pauses stay for ever."""
+    families = {
+        "task:": 700,
+        "result:": 60,
+        "idempotency:q:": 90,
+        "worker:": 50,
+        "fetch:": 600,
+        "demo:counter:": 86_400,
+    }
+    names = {f"dtq:{family}{n}": ttl for family, ttl in families.items() for n in (*range(5), *HOSTILE)}
+    names |= {f"dtq:queue:q{n}:task_types": 604_800 for n in range(5)} | {"dtq:retry:batch": 60}
+    kept = ["dtq:queue:q:paused", "dtq:queue:q1:policy", "other:task:1", "dtq:task"]
+    for name in (*names, *kept):
+        bench.redis.set(name, "x")
+    given = {"task_retention_s": 700, "result_retention_s": 60, "idem_ttl_s": 90}
+    fixes = [f.fix for f in report(bench.server, **given).findings if f.code == "NO_TTL"]
+    assert len(fixes) == 8
+    for fix in fixes:
+        assert "\n" not in fix
+        subprocess.run(["bash", "-c", fix], cwd=tmp_path, check=True, capture_output=True, timeout=20)
+    assert {name: bench.redis.ttl(name) for name in names} == names
+    assert {bench.redis.ttl(name) for name in kept} == {-1}
+    assert "NO_TTL" not in _codes(report(bench.server)) and list(tmp_path.iterdir()) == []
+
+
+@needs_redis_cli
+def test_a_leader_lock_that_nobody_gives_back(bench: Bench) -> None:
+    """A lock is not given a longer life: it is taken away, and then somebody leads."""
+    lock = bench.keys.lock
+    bench.redis.set(lock, "me", px=10_000)
+    assert "LEADER_LOCK" not in _codes(report(bench.server))
+    for life in ({}, {"ex": 604_800}):
+        bench.redis.set(lock, "x", **life)
+        found = the("LEADER_LOCK", bench.server)
+        assert (
+            found.severity is Severity.ERROR
+            and found.fix == f"redis-cli -u {bench.server.url()} DEL dtq:lock:scheduler"
+        )
+        assert "NO_TTL" not in _codes(report(bench.server))
+        subprocess.run(["bash", "-c", found.fix], check=True, capture_output=True, timeout=20)
+        assert not bench.redis.exists(lock)
+
+
+def test_names_from_the_server_are_quoted(bench: Bench, tmp_path: Path) -> None:
+    """The command that is advised is run by a shell with another `dtq`, which notes what it was called with."""
+    for name in HOSTILE:
+        bench.redis.sadd(bench.keys.queues, name)
+        bench.redis.xadd(bench.keys.stream(name, 5), {"a": "b"})
+    fix = the("GROUP_MISSING", bench.server).fix
+    assert "\n" not in fix
+    (tmp_path / "dtq").write_text("#!/bin/sh\nprintf '%s\\0' \"$@\" >called\n")
+    (tmp_path / "dtq").chmod(0o755)
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    subprocess.run(["bash", "-c", fix[fix.index("dtq worker") :]], cwd=tmp_path, env=env, check=True, timeout=20)
+    called = (tmp_path / "called").read_text().split("\0")[:-1]
+    assert called == ["worker", "run", *(word for name in sorted(HOSTILE) for word in ("--queue", name))]
+    assert {path.name for path in tmp_path.iterdir()} == {"dtq", "called"}
+
+
+@pytest.mark.parametrize(
+    "url, env, redis_cli, dtq",
+    [
+        ("redis://h:1/2", {}, "redis-cli -u redis://h:1/2", "DTQ_REDIS_URL=redis://h:1/2 dtq"),
+        ("redis://h:1/2", {"DTQ_REDIS_URL": "redis://h:1/2"}, "redis-cli -u redis://h:1/2", "dtq"),
+        ("redis://:pw@h/0", {"DTQ_REDIS_URL": "redis://:pw@h/0"}, 'redis-cli -u "$DTQ_REDIS_URL"', "dtq"),
+        ("redis://:pw@h/0", {"DTQ_REDIS_URL": "redis://:pw@other/0"}, 'redis-cli -u "${GIVEN_URL:?', 'DTQ_REDIS_URL="${GIVEN_URL:?'),
+        ("redis://h/0?password=pw", {}, 'redis-cli -u "${GIVEN_URL:?', 'DTQ_REDIS_URL="${GIVEN_URL:?'),
+        ("rediss://h/0?ssl_ca_certs=/a%20b", {}, "redis-cli -u 'rediss://h/0?ssl_ca_certs=/a%20b' --cacert '/a b'", "DTQ_REDIS_URL='"),
+        ("unix:///run/r.sock?db=3", {}, "redis-cli -s /run/r.sock -n 3", "DTQ_REDIS_URL='"),
+        ("unix://ann:pw@/run/r.sock", {}, 'redis-cli -s /run/r.sock -n 0 --user ann -a "${PASSWORD:?', "DTQ_REDIS_URL="),
+    ],
+)  # fmt: skip
+def test_fixes_go_to_the_server_that_was_looked_at(url: str, env: dict[str, str], redis_cli: str, dtq: str) -> None:
+    shell = Shell.at(url, env, elsewhere=True)
+    assert shell.redis("PING").startswith(redis_cli) and shell.dtq("list").startswith(dtq)
+    assert "pw" not in shell.redis("PING") + shell.dtq("list") + shell.removal("dtq")
 
 
 def test_which_keys_should_expire_is_what_the_table_of_keys_says() -> None:
@@ -382,7 +501,10 @@ def test_the_command(sound: Server, tmp_path: Path) -> None:
     assert "nothing to complain about" in cli.ok("doctor", "--strict")
     with configured(sound, {"maxmemory-policy": "allkeys-lru"}):
         text = cli.ok("doctor")  # a warning is no error
-        assert all(len(line) <= 80 for line in text.splitlines()) and "CONFIG SET maxmemory-policy" in text
+        assert (
+            all(len(line) <= 80 or line.startswith("fix ") for line in text.splitlines())
+            and "CONFIG SET maxmemory-policy" in text
+        )
         done = cli("doctor", "--strict", "--grace-period", "10", "--json")
     document = json.loads(done.out)
     assert (done.code, done.err, set(document)) == (1, "", {"ok", "server", "findings", "not_checked"})

@@ -370,3 +370,16 @@ def test_complaints_are_short_printable_and_do_not_repeat_values():
     assert len(message) <= MAX_COMPLAINT_CHARS and message.isprintable()
     message.encode()
     assert "hunter2" not in message + refused(payload="hunter2") + refused(queue="hunter2 hunter2")
+
+
+@pytest.mark.parametrize(("levels", "taken"), [(128, True), (129, False)])
+def test_how_deep_a_payload_may_be(levels: int, taken: bool) -> None:
+    payload: dict[str, Any] = {}
+    for _ in range(levels - 1):
+        payload = {"a": payload}
+    raw = {"task_type": "echo", "payload": payload}
+    if taken:
+        Submission.make(raw, "a" * 32, Settings())
+    else:
+        with pytest.raises(InvalidTask, match="nested deeper than 128 levels"):
+            Submission.make(raw, "a" * 32, Settings())

@@ -18,7 +18,7 @@ _FENCE = re.compile(r"^( *)(`{3,})(.*)$")
 
 @dataclass(frozen=True)
 class Block:
-    """One block. `marks` are the words behind its language, as `no-run: reason` and `fails: reason`."""
+    """One block. `marks` are the words behind its language: `no-run: reason`, `fails: reason`, `background: sign`."""
 
     page: str
     line: int
@@ -76,8 +76,10 @@ def _block(path: Path, opened: tuple[int, str, list[str]], lines: list[str]) -> 
     if language.endswith(":"):  # a mark without a language
         language, marks = "", info
     above = "\n".join(lines[: number - 1]).rstrip().rsplit("\n\n", 1)[-1]
-    known = dict(re.findall(r"(no-run|fails): *([^;]+)", marks))
-    assert not marks or known, f"{path.name}:{number}: a mark is `no-run: reason` or `fails: reason`, not {marks!r}"
+    known = dict(re.findall(r"(no-run|fails|background): *([^;]+)", marks))
+    assert not marks or known, (
+        f"{path.name}:{number}: a mark is `no-run: reason`, `fails: reason` or `background: sign`, not {marks!r}"
+    )
     margin = min((len(x) - len(x.lstrip()) for x in text if x.strip()), default=0)
     return Block(
         path.relative_to(ROOT).as_posix(), number, language, known, "\n".join(x[margin:] for x in text) + "\n", above

@@ -1,4 +1,7 @@
-"""A folder as a reader of the docs has it: `dtq up` runs in it, and the blocks of one page are typed one after the other."""
+"""A folder as a reader of the docs has it: `dtq up` runs in it, and the blocks of one page are typed one after the other.
+
+A page that says itself where `dtq up` is started, in a block marked `background`, has it from there.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import re
 import signal
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,8 +28,12 @@ _SIGNS = ("Traceback (most recent call last)", "error INTERNAL", "command not fo
 _PRELUDE = """
 set -E
 sleep() { command sleep 1; }  # a page waits as a person does; a machine need not
-failed() { echo "$BLOCK $1 $2" >>failures; }
+top=$PWD
+failed() { echo "$BLOCK $1 $2" >>"$top/failures"; }
 trap 'failed $? "$BASH_COMMAND"' ERR
+until_said() {  # file, sign, pid: a reader looks at the other terminal until it says that
+    until grep -q "$2" "$1"; do kill -0 "$3" || return 9; command sleep 0.1; done
+}
 """
 
 
@@ -48,7 +55,7 @@ class Playground:
             sound = subprocess.run(["bash", "-n"], input=typed, capture_output=True, text=True)
             if sound.returncode:
                 return [f"{block.where}: bash cannot read it: {sound.stderr.strip()}"]
-            script += f"BLOCK={block.line}\necho {block.line} >reached\n{{\n:\n{typed}}} >output/{block.line} 2>&1 </dev/null\n"
+            script += f"BLOCK={block.line}\necho {block.line} >$top/reached\n" + _as_typed(block, typed)
         (self.folder / "page.sh").write_text(script)
         process = subprocess.Popen(["bash", "page.sh"], cwd=self.folder, env=self.env, start_new_session=True)
         try:
@@ -60,6 +67,7 @@ class Playground:
             reached = [block for block in blocks if block.line < int(line)]
             hung = f"{blocks[0].page}:{line}: did not come to an end; mark it ```sh no-run: reason if it never does"
             return [*self._complaints(reached), hung]
+        _end_what_goes_on(process.pid)
         return self._complaints(blocks)
 
     def _complaints(self, blocks: Sequence[Block]) -> list[str]:
@@ -105,6 +113,33 @@ class Playground:
         return ""
 
 
+def _end_what_goes_on(group: int) -> None:
+    """The other terminals of a page are closed; what ran in them stops as it does then."""
+
+    def is_empty() -> bool:
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return True
+        return False
+
+    with suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGTERM)
+    try:
+        eventually(is_empty, 20, "the processes of the page to end")
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGKILL)
+
+
+def _as_typed(block: Block, typed: str) -> str:
+    """A block of its page's first terminal, or with `background` of another one, where it runs until the page is over."""
+    file = f'"$top/output/{block.line}"'
+    if "background" in block.marks:
+        return f"( {typed.strip()}\n) >{file} 2>&1 </dev/null &\nuntil_said {file} '{block.marks['background'].strip()}' $!\n"
+    return f"{{\n:\n{typed}}} >{file} 2>&1 </dev/null\n"
+
+
 def commands_with_output(text: str) -> list[tuple[str, str]]:
     """The `$ command` lines of a console block (with continuations), each with what the page shows below it."""
     found: list[tuple[str, str]] = []
@@ -147,6 +182,9 @@ def playground(folder: Path, page: Sequence[Block]) -> Iterator[Playground]:
             (folder / f"{named['name']}.py").write_text(block.text)
             modules += [named["name"]] if "@task(" in block.text else []
     env = clean_environment(PATH=f"{BIN}:{os.environ['PATH']}", PYTHONDONTWRITEBYTECODE="1")
+    if any("background" in block.marks for block in page):  # the page starts what it needs itself
+        yield Playground(folder, env | QUICK, {"url": "", "processes": {}})
+        return
     with (folder / "up.log").open("wb") as log, (folder / "up.json").open("wb") as record:
         up = subprocess.Popen(
             [DTQ, "up", "--json", "--tasks", ",".join(modules)], env={**env, **QUICK}, cwd=folder,

@@ -1,7 +1,8 @@
 """The docs do what they say: every shell block of every page runs, every Python block is Python, cli.md is the parser's.
 
 A block that cannot run says so behind its language, as in ```sh no-run: runs until Ctrl-C. One in which a command is
-meant to fail says ```sh fails: reason. All others are run, page by page, in the order in which they stand.
+meant to fail says ```sh fails: reason. One that is typed in a terminal of its own, and goes on beside those that follow,
+says ```sh background: what it prints once it runs. All others are run, page by page, in the order in which they stand.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def shell_blocks(page: Path) -> list[Block]:
 def test_shell_blocks_run(page: Path, tmp_path: Path) -> None:
     with playground(tmp_path, blocks(page)) as place:
         complaints = place.run(shell_blocks(page))
-        log = (tmp_path / "up.log").read_text()[-2000:]
+        log = "\n".join(file.read_text(errors="replace")[-2000:] for file in tmp_path.glob("**/up.log"))
     assert not complaints, "\n".join(["", *complaints, "", "the log of dtq up:", log])
 
 
@@ -76,3 +77,18 @@ def test_a_page_that_lies_is_caught(tmp_path: Path) -> None:
     with playground(tmp_path, []) as place:
         complaints = place.run(lies)
     assert [c.split(": ")[0] for c in complaints] == ["p.md:1", "p.md:2", "p.md:3", "p.md:4"], complaints
+
+
+def test_what_goes_on_in_another_terminal(tmp_path: Path) -> None:
+    """It is waited for, it is there for what follows and gone at the end; one that ends without its sign is told."""
+    waits = "echo $BASHPID >other; echo almost; command sleep 1; echo it runs; exec tail -f /dev/null\n"
+    page = [
+        Block("p.md", 1, "sh", text="mkdir shop\ncd shop\n"),
+        Block("p.md", 2, "sh", {"background": "it runs"}, waits),
+        Block("p.md", 3, "sh", text="kill -0 $(cat other)\n"),
+        Block("p.md", 4, "sh", {"background": "never said"}, "echo something else\n"),
+    ]
+    with playground(tmp_path, page) as place:
+        complaints = place.run(page)
+    assert [c.split(": ")[0] for c in complaints] == ["p.md:4"], complaints
+    assert not Path("/proc", (tmp_path / "shop" / "other").read_text().strip()).exists()

@@ -249,6 +249,7 @@ def test_what_is_in_the_way_is_replaced_and_said(up: Callable[..., Up], tmp_path
     engine_dir = tmp_path / ".dtq" / "engine"
     engine_dir.mkdir(parents=True)
     (tmp_path / ".dtq" / "up.log").mkdir()
+    (tmp_path / ".dtq" / "up.lock").touch()
     with socket.socket() as engine, socket.socket() as metrics:
         for taken in (engine, metrics):
             taken.bind(("127.0.0.1", 0))

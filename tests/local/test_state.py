@@ -122,3 +122,20 @@ def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InvalidArgument, match="state directory"), StateDir(tmp_path / "file" / "x").locked():
         pass
+
+
+def test_only_an_empty_directory_or_one_of_ours_is_taken(tmp_path: Path) -> None:
+    """Somebody's project is not hidden from git by a mistyped --state, and what we take is its owner's alone."""
+    made, empty, foreign = tmp_path / "a" / "made", tmp_path / "empty", tmp_path / "foreign"
+    for folder in (empty, foreign):
+        folder.mkdir(mode=0o755)
+        folder.chmod(0o755)
+    (foreign / "precious").write_text("mine")
+    for folder in (made, empty):
+        for _ in range(2):  # the second time it is ours, whatever lies there by then
+            with StateDir(folder).locked():
+                assert folder.stat().st_mode & 0o777 == 0o700 and (folder / ".gitignore").read_text() == "*\n"
+            (folder / "engine").mkdir(exist_ok=True)
+    with pytest.raises(InvalidArgument, match="it holds other things \\(precious"), StateDir(foreign).locked():
+        pass
+    assert [path.name for path in foreign.iterdir()] == ["precious"] and foreign.stat().st_mode & 0o777 == 0o755

@@ -317,7 +317,10 @@ def test_a_given_server_from_the_environment(up: Callable[..., Up], engine: Serv
         (["--redis", "nonsense"], {}, 2, "DTQ_REDIS_URL"),
         (["--state", "up.log"], {}, 2, "state directory up.log"),
         ([], {"DTQ_MAX_ATTEMPTS": "many"}, 2, "DTQ_MAX_ATTEMPTS"),
-        (["--concurrency", "5000"], {}, 2, "DTQ_WORKER_CONCURRENCY"),
+        (["--concurrency", "5000"], {}, 2, "5000 is not from 1 to 1000"),
+        (["--workers", "100000"], {}, 2, "100000 is not from 1 to 64"),
+        (["--workers", "65"], {}, 2, "65 is not from 1 to 64"),
+        (["--state", "."], {}, 2, "state directory .: it holds other things (up.log, for one)"),
     ],
 )
 def test_what_cannot_start_says_so_and_leaves_nothing(
@@ -377,3 +380,27 @@ def test_json_is_one_document_on_stdout(tmp_path: Path) -> None:
 def test_a_fixed_worker_id_is_made_unique(up: Callable[..., Up]) -> None:
     one = up(DTQ_WORKER_ID="mine").ready(2)
     assert {w["worker_id"] for w in one.json("workers")["workers"]} == {"mine-1", "mine-2"}
+
+
+def test_a_signal_between_two_starts_is_heard_at_once(up: Callable[..., Up]) -> None:
+    """Of many workers only those are started that were before it; the stop is an orderly one."""
+    one = up("--workers", "64", "--json")
+
+    def children() -> int:
+        lists = Path(f"/proc/{one.process.pid}/task").glob("*/children")
+        return sum(len(file.read_text().split()) for file in lists)
+
+    eventually(lambda: children() >= 3, 30, lambda: one.log)
+    one.process.send_signal(signal.SIGTERM)
+    most = 0
+    while one.process.poll() is None:
+        with contextlib.suppress(OSError):
+            most = max(most, children())
+    assert one.process.returncode == 0, one.log
+    assert most < 50, (most, one.log)
+
+
+def test_modules_without_a_task_are_told(up: Callable[..., Up]) -> None:
+    one = up("--workers", "1", "--tasks", "os")
+    one.saying(r"worker-1 .*WARN .*DTQ_TASK_MODULES: os: .* no @task")
+    assert one.stop() == 0

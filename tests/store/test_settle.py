@@ -214,3 +214,23 @@ def test_an_ended_or_unknown_task_cannot_be_cancelled(bench: Bench) -> None:
     bench.settle(delivery)
     answers, changes = bench.changes(bench.calls.cancel([delivery.task_id, "f" * 32], actor="ann"))
     assert (answers, changes) == (["TERMINAL", "GONE"], {})
+
+
+@pytest.mark.contract("D34")
+def test_nine_earlier_attempts_are_kept(bench: Bench) -> None:
+    """With the last one they are the ten that a task shows; the oldest go first."""
+    task_id = bench.submit(max_attempts=10)
+    for attempt in range(1, 11):
+        (delivery,) = bench.fetch()
+        assert delivery.attempt == attempt
+        if attempt < 10:
+            bench.settle(delivery, "retrying")
+            bench.claimed(task_id)
+            bench.release([task_id])
+    assert [json.loads(line)["attempt"] for line in bench.record(task_id)["history"].splitlines()] == list(range(1, 10))
+    bench.orphan(delivery)
+    bench.redis.hset(bench.keys.task(task_id), "attempt", "9")
+    ((entry_id, fields),) = bench.redis.xrange(bench.keys.stream("default", 5))
+    (again,) = bench.run(bench.reclaim_call(W2)).deliveries
+    kept = [json.loads(line)["attempt"] for line in bench.record(task_id)["history"].splitlines()]
+    assert len(kept) == 9 and kept[0] == 2 and again.entry_id == entry_id and fields["max_attempts"] == "10"

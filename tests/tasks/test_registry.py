@@ -212,11 +212,8 @@ def test_without_a_model_the_payload_is_what_was_sent():
     @task("two")
     def two(*args): ...
 
-    @task("three")
-    def three(): ...
-
     payload = {"a": [1]}
-    assert one.parse(payload) is two.parse(payload) is three.parse(payload) is payload
+    assert one.parse(payload) is two.parse(payload) is payload
 
 
 def test_other_annotations_need_not_exist_at_run_time():
@@ -389,3 +386,27 @@ def test_without_an_installed_producer_the_error_says_what_to_do(monkeypatch):
     monkeypatch.setattr(producer, "entry_points", lambda group: [])
     with pytest.raises(TaskError, match="install dtq"):
         producer.current()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"queue": "BAD Q"}, {"queue": 7}, {"max_attempts": 2.5}, {"max_attempts": True}, {"priority": True}, {"priority": 10},
+        {"backoff": -5}, {"backoff": ["x"]}, {"backoff": "12"}, {"backoff": []}, {"backoff": math.nan}, {"backoff": [1, -1]},
+        {"timeout": math.nan}, {"timeout": -1}, {"timeout": "3"}, {"timeout": 0},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_defaults_that_no_task_can_have_are_refused_at_import(own_registry, wrong):
+    with pytest.raises(ValueError, match="task 'x': "):
+        task("x", **wrong)(lambda payload, ctx: None)
+    assert not own_registry.handlers
+
+
+@pytest.mark.parametrize(
+    "fn", [lambda: None, lambda payload: None, lambda payload, ctx, more: None], ids=["0", "1", "3"]
+)
+def test_a_handler_takes_a_payload_and_a_context(own_registry, fn):
+    with pytest.raises(TaskError, match=r"takes \(payload, ctx\)"):
+        task("x")(fn)
+    task("x")(lambda payload, ctx, more=None: None)

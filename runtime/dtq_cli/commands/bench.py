@@ -44,12 +44,13 @@ def _show(r: BenchReport) -> None:
         Column("DTQ", right=True),
         Column("BARE LOOP", right=True),
         Column("RATIO", right=True),
+        Column("IN ROUNDS", right=True),
     ]
     output.table(
         rates,
         [
-            ("submitted, 100 a call", f"{r.submit_per_s:,.0f}", f"{r.bare_submit_per_s:,.0f}", f"{r.submit_ratio:.2f}"),
-            ("drained by one worker", f"{r.drain_per_s:,.0f}", f"{r.bare_drain_per_s:,.0f}", f"{r.drain_ratio:.2f}"),
+            ("submitted, 100 a call", *_compared(r.submit_per_s, r.bare_submit_per_s, r.submit_ratio, r.submit_spread)),
+            ("drained by one worker", *_compared(r.drain_per_s, r.bare_drain_per_s, r.drain_ratio, r.drain_spread)),
         ],
         empty="",
     )
@@ -76,6 +77,10 @@ def _show(r: BenchReport) -> None:
     output.paragraph("limit", r.limited_by)
     for note in r.notes:
         output.paragraph("note", note)
+
+
+def _compared(own: float, bare: float, ratio: float, spread: tuple[float, float]) -> tuple[str, ...]:
+    return f"{own:,.0f}", f"{bare:,.0f}", f"{ratio:.2f}", f"{spread[0]:.2f} to {spread[1]:.2f}"
 
 
 def _percent(value: float | None) -> str:

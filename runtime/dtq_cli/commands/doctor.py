@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from dataclasses import asdict
+from urllib.parse import unquote, urlsplit
 
 from dtq_cli import output
 from dtq_cli.arguments import wants_json
 from dtq_cli.hints import hint_for
 from dtq_cli.output import Column
-from dtq_cli.session import Session, run
+from dtq_cli.session import Session, run, settings_for
 from dtq_core.doctor import WHY, Facts, Finding, Report, Severity, examine, gather
+from dtq_core.doctor.shell import Shell
 from dtq_core.errors import DtqError, StoreError
 from dtq_core.text import clean
 
@@ -23,12 +26,13 @@ def doctor(args: argparse.Namespace) -> int:
     """0 without errors, 1 with one (with --strict: or a warning), 2 where nothing could be checked."""
 
     async def look(session: Session) -> Facts:
-        return await gather(session.store, session.settings, grace_period_s=args.grace_period)
+        elsewhere = bool(getattr(args, "redis", None))
+        return await gather(session.store, session.settings, grace_period_s=args.grace_period, elsewhere=elsewhere)
 
     try:
         facts = run(args, look)
     except DtqError as exc:
-        report = _refused_at_the_door(exc)
+        report = _refused_at_the_door(exc, args)
         if report is None:
             hint = hint_for(exc)
             output.note(f"error {exc.code}: {clean(exc.message, 600)}{f' ({hint})' if hint else ''}")
@@ -46,15 +50,17 @@ def doctor(args: argparse.Namespace) -> int:
     return 0 if ok else 1
 
 
-def _refused_at_the_door(exc: DtqError) -> Report | None:
+def _refused_at_the_door(exc: DtqError, args: argparse.Namespace) -> Report | None:
     """Not even a connection can be made, for a command that each of them begins with."""
     refused = _REFUSED_COMMAND.search(exc.message)
     if not isinstance(exc, StoreError) or not refused:
         return None
     name = refused[1]
+    url = settings_for(args).redis_url.get_secret_value()
+    user = unquote(urlsplit(url).username or "") or "default"
     finding = Finding(
         "ACL_COMMANDS", Severity.ERROR, f"this user may not run {name}, with which every connection begins",
-        WHY["ACL_COMMANDS"], f"redis-cli ACL SETUSER <user> +{name}",
+        WHY["ACL_COMMANDS"], Shell.at(url, os.environ).redis("ACL", "SETUSER", user, f"+{name}"),
     )  # fmt: skip
     return Report((finding,), ())
 
@@ -74,7 +80,7 @@ def _show(report: Report, server: str) -> None:
             print()
             print(finding.code)
             output.paragraph("why", finding.why)
-            print(f"fix    {clean(finding.fix, 1000)}")  # not wrapped: it is there to be copied
+            print(f"fix    {clean(finding.fix, 8000)}")  # not wrapped: it is there to be copied
         print()
     for because in dict.fromkeys(skipped.because for skipped in report.not_checked):
         checks = ", ".join(skipped.check for skipped in report.not_checked if skipped.because == because)

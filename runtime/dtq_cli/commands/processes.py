@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from dtq_cli.arguments import wants_json
+from dtq_cli.hints import hint_for
 from dtq_cli.session import server, settings_for, unreachable
 from dtq_core import log
 from dtq_core.config import Settings
-from dtq_core.errors import InvalidArgument, RedisUnavailable
+from dtq_core.errors import STATUS_OF_CODE, InvalidArgument, RedisUnavailable
 from dtq_core.task import QUEUE_NAME
 
 T = TypeVar("T")
+logger = logging.getLogger("dtq")
 
 
 def version(args: argparse.Namespace) -> int:
@@ -28,6 +31,7 @@ def version(args: argparse.Namespace) -> int:
 
 def worker(args: argparse.Namespace) -> int:
     from dtq_local import modules
+    from dtq_tasks import registry
     from dtq_worker.worker import run
 
     served = queues(args.queues)
@@ -37,7 +41,10 @@ def worker(args: argparse.Namespace) -> int:
     if args.reload:
         return _reloading(args, settings, served)
     modules.load(settings.task_modules)
-    return reached(args, settings, lambda: run(settings, served))
+    if not registry.load(settings.task_modules).handlers:
+        names = ", ".join(settings.task_modules)
+        logger.warning("DTQ_TASK_MODULES: %s: there is no @task in it, so this worker can run nothing", names)
+    return _to_its_end(args, settings, lambda: run(settings, served))
 
 
 def _reloading(args: argparse.Namespace, settings: Settings, served: Sequence[str]) -> int:
@@ -62,7 +69,7 @@ def scheduler(args: argparse.Namespace) -> int:
 
     settings = settings_for(args, log_json=_log_json(args))
     log.configure(settings, "scheduler")
-    return reached(args, settings, lambda: run(settings))
+    return _to_its_end(args, settings, lambda: run(settings))
 
 
 def api(args: argparse.Namespace) -> int:
@@ -95,6 +102,17 @@ def reached(args: argparse.Namespace, settings: Settings, step: Callable[[], T])
         return step()
     except RedisUnavailable as exc:
         raise unreachable(exc, settings, server(args)[1]) from exc
+
+
+def _to_its_end(args: argparse.Namespace, settings: Settings, process: Callable[[], int]) -> int:
+    """`process`, whose last words are a record like all others where a machine reads the log."""
+    try:
+        return reached(args, settings, process)
+    except RedisUnavailable as exc:
+        if not settings.log_json:
+            raise
+        logger.error("%s: %s (%s)", exc.code, exc.message, hint_for(exc))
+        return STATUS_OF_CODE[exc.code][1]
 
 
 def queues(given: list[str] | None) -> tuple[str, ...]:

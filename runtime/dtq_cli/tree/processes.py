@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dtq_cli.arguments import port, positive, queue
+from dtq_cli.arguments import between, port, queue
 from dtq_cli.tree.branch import Branch, process_options
 
 
@@ -13,8 +13,9 @@ def add(tree: Branch) -> None:
         own_options=True, no_run="runs until Ctrl-C",
     )  # fmt: skip
     worker.add_argument(
-        "--concurrency", type=positive, metavar="N", help="how many at a time (default DTQ_WORKER_CONCURRENCY, 4)"
-    )
+        "--concurrency", type=between(1, 1000), metavar="N",
+        help="how many at a time, 1 to 1000 (default DTQ_WORKER_CONCURRENCY, 4)",
+    )  # fmt: skip
     worker.add_argument(
         "--queue",
         action="append",
@@ -41,6 +42,10 @@ def add(tree: Branch) -> None:
     api.add_argument("--host", metavar="H", help="address to listen on (default DTQ_API_HOST)")
     api.add_argument("--port", type=port, metavar="P", help="port to listen on (default DTQ_API_PORT, 8000)")
     api.add_argument(
-        "--workers", type=positive, default=1, metavar="N", help="processes that share the port (default 1)"
+        "--workers",
+        type=between(1, 64),
+        default=1,
+        metavar="N",
+        help="processes that share the port, 1 to 64 (default 1)",
     )
     process_options(api)

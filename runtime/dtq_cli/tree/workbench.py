@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dtq_cli.arguments import Parser, json_option, not_negative, port, positive, queue, seconds
+from dtq_cli.arguments import Parser, between, json_option, not_negative, port, queue, seconds
 from dtq_cli.tree.branch import Branch
 
 
@@ -25,8 +25,13 @@ def _add_up(tree: Branch) -> None:
         example="dtq up\ndtq up --tasks shop.tasks --reload\ndtq up --workers 4 --queue default --queue mail",
         own_options=True, no_run="runs until Ctrl-C",
     )  # fmt: skip
-    up.add_argument("--workers", type=positive, default=2, metavar="N", help="worker processes (default 2)")
-    up.add_argument("--concurrency", type=positive, metavar="M", help="tasks at a time in each (default 4)")
+    up.add_argument(
+        "--workers", type=between(1, 64), default=2, metavar="N", help="worker processes, 1 to 64 (default 2)"
+    )
+    up.add_argument(
+        "--concurrency", type=between(1, 1000), metavar="M",
+        help="tasks at a time in each, 1 to 1000 (default DTQ_WORKER_CONCURRENCY, 4)",
+    )  # fmt: skip
     up.add_argument("--tasks", metavar="MODULE[,MODULE]", help="modules with handlers (default: DTQ_TASK_MODULES)")
     up.add_argument(
         "--queue",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from dtq_core.doctor import server, work
+from dtq_core.doctor import expiry, server, work
 from dtq_core.doctor.facts import Facts
 from dtq_core.doctor.finding import Finding, NotChecked, NotKnown, Report, Severity
 
@@ -23,7 +23,8 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("listpack", server.listpack),
     ("consumer groups", work.groups),
     ("dead consumers", work.dead_consumers),
-    ("time to live", work.eternal_keys),
+    ("leader lock", expiry.leader_lock),
+    ("time to live", expiry.eternal_keys),
     ("timeouts", work.timeouts),
     ("grace period", work.grace_period),
 )

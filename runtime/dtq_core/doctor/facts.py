@@ -5,6 +5,7 @@ A fact that the server does not give (a right is missing, a managed service has 
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,7 @@ from dtq_core.config import Settings
 from dtq_core.doctor import rights
 from dtq_core.doctor.finding import NotKnown
 from dtq_core.doctor.rights import Missing
+from dtq_core.doctor.shell import Shell
 from dtq_core.errors import RedisUnavailable
 from dtq_core.keys import GROUP, Keys
 from dtq_core.store import Store
@@ -25,7 +27,7 @@ from dtq_core.task import BANDS
 
 CONFIG_NAMES = (
     "save", "hash-max-listpack-value", "hash-max-listpack-entries", "min-replicas-to-write", "replica-read-only",
-    "stop-writes-on-bgsave-error",
+    "stop-writes-on-bgsave-error", "dir",
 )  # fmt: skip
 MAX_QUEUES = 1000
 SCANS, SCAN_COUNT = 20, 500
@@ -43,11 +45,14 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """One stream of a queue that exists. `holders`: consumer → entries it holds, for those that hold some."""
+    """One stream of a queue that exists. `holders`: consumer → entries it holds, for those that hold some.
+
+    `orphaned`: it has entries, and no group of ours.
+    """
 
     name: str
     queue: str
-    has_group: bool
+    orphaned: bool
     holders: Mapping[str, int]
 
 
@@ -77,6 +82,12 @@ class Facts:
     workers: Mapping[str, str] | NotKnown
     """Status of every worker with a row: worker id → status."""
     sample: Sample | NotKnown
+    latest_due_ms: int | NotKnown
+    """When the last of all scheduled tasks is due; 0 when none is scheduled."""
+    lock_ttl_s: int | NotKnown
+    """What is left of the leader lock: -1 for ever, -2 nobody holds it."""
+    lines: Shell
+    """How the server is reached from the shell of who asked."""
 
 
 async def gather(
@@ -84,9 +95,13 @@ async def gather(
     settings: Settings,
     *,
     grace_period_s: float | None = None,
+    elsewhere: bool = False,
     host_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
 ) -> Facts:
-    """Read everything. Raises RedisUnavailable when the server does not answer, StoreError when it refuses the connection."""
+    """Read everything. `elsewhere`: a bare `dtq` of this shell would use another server.
+
+    Raises RedisUnavailable when the server does not answer, StoreError when it refuses the connection.
+    """
     await store.send(
         ("TIME",)
     )  # connects, so that this is not in the measured time; a PING is refused after a failed write
@@ -100,6 +115,9 @@ async def gather(
     )
     clock = _clock(now, before_ms, after_ms)
     missing, script_error = await _rights(store)
+    last, lock_ttl_s = await store.send(
+        ("ZREVRANGE", store.keys.schedule, 0, 0, "WITHSCORES"), ("TTL", store.keys.lock)
+    )
     return Facts(
         settings=settings,
         grace_period_s=grace_period_s,
@@ -112,6 +130,9 @@ async def gather(
         streams=await _streams(store),
         workers=await _workers(store, clock),
         sample=await _sample(store),
+        latest_due_ms=_refusal("ZREVRANGE", last) or (int(float(last[1])) if last else 0),
+        lock_ttl_s=_refusal("TTL", lock_ttl_s) or int(lock_ttl_s),
+        lines=Shell.at(settings.redis_url.get_secret_value(), os.environ, elsewhere=elsewhere),
     )
 
 
@@ -177,7 +198,10 @@ async def _streams(store: Store) -> tuple[Stream, ...] | NotKnown:
     held = [name for name, _, ours in found if ours and int(ours.get("pending", 0))]
     replies = await _in_chunks(store, [("XINFO", "CONSUMERS", name, GROUP) for name in held])
     holders = {name: _holders(reply) for name, reply in zip(held, replies, strict=True)}
-    return tuple(Stream(name, queue, ours is not None, holders.get(name, {})) for name, queue, ours in found)
+    bare = [name for name, _, ours in found if ours is None]
+    lengths = await _in_chunks(store, [("XLEN", name) for name in bare])
+    orphaned = {name for name, length in zip(bare, lengths, strict=True) if length != 0}
+    return tuple(Stream(name, queue, name in orphaned, holders.get(name, {})) for name, queue, _ in found)
 
 
 def _holders(reply: Any) -> dict[str, int]:
@@ -200,7 +224,7 @@ def should_expire(keys: Keys) -> re.Pattern[str]:
     """Names of keys that the table in dtq_core.keys gives a time to live."""
     p = re.escape(keys.prefix)
     return re.compile(
-        rf"{p}:(?:(?:task|result|idempotency|worker|fetch|demo:counter):.+|queue:[^:]+:task_types|lock:scheduler|retry:batch)",
+        rf"{p}:(?:(?:task|result|idempotency|worker|fetch|wake|demo:counter):.+|queue:[^:]+:task_types|lock:scheduler|retry:batch)",
         re.DOTALL,
     )
 

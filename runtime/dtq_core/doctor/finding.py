@@ -77,6 +77,7 @@ WHY: Mapping[str, str] = {
     "CLOCK": "DTQ goes by the server's clock; ages on this machine and times in its logs do not fit to it.",
     "GROUP_MISSING": "Entries wait on a stream that no worker has read yet, or whose group went with a failover or flush.",
     "DEAD_CONSUMER": "Tasks are in the hands of a worker that is gone; they wait until a living one takes them over.",
+    "LEADER_LOCK": "Nobody leads while it is held: delayed tasks and retries stand still, on every scheduler and worker.",
     "NO_TTL": "DTQ gives these keys a time to live. Without one they stay for ever and fill the memory.",
     "TIMEOUT_ABOVE_VISIBILITY": "A handler that holds the interpreter lock that long loses its lease, and a peer runs its task again.",
     "LEASE_MARGIN": "One heartbeat that comes late loses the lease, and a peer runs the task again.",

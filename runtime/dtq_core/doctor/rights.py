@@ -22,8 +22,9 @@ KEY = "<key>"
 # By the right on the key: to servers, XREADGROUP reads.
 _READS: dict[str, tuple[str, ...]] = {
     "EXISTS": (KEY,), "GET": (KEY,), "HGET": (KEY, "f"), "HGETALL": (KEY,), "HLEN": (KEY,), "HMGET": (KEY, "f"),
-    "LLEN": (KEY,), "SCARD": (KEY,), "SISMEMBER": (KEY, "m"), "SMEMBERS": (KEY,), "SRANDMEMBER": (KEY,), "TTL": (KEY,),
-    "TYPE": (KEY,), "XINFO|CONSUMERS": (KEY, GROUP), "XINFO|GROUPS": (KEY,), "XLEN": (KEY,), "XPENDING": (KEY, GROUP),
+    "LLEN": (KEY,), "PTTL": (KEY,), "SCARD": (KEY,), "SISMEMBER": (KEY, "m"), "SMEMBERS": (KEY,),
+    "SRANDMEMBER": (KEY,), "TTL": (KEY,), "TYPE": (KEY,),
+    "XINFO|CONSUMERS": (KEY, GROUP), "XINFO|GROUPS": (KEY,), "XLEN": (KEY,), "XPENDING": (KEY, GROUP),
     "XRANGE": (KEY, "-", "+"), "XREADGROUP": ("GROUP", GROUP, "c", "STREAMS", KEY, ">"),
     "XREVRANGE": (KEY, "+", "-"), "ZCARD": (KEY,), "ZRANGE": (KEY, "0", "-1"),
     "ZRANGEBYSCORE": (KEY, "0", "1"), "ZREVRANGE": (KEY, "0", "-1"), "ZREVRANGEBYSCORE": (KEY, "1", "0"), "ZSCORE": (KEY, "m"),

@@ -5,10 +5,11 @@ Each raises NotKnown where a fact it needs is missing, after it has said what it
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from dtq_core.doctor.facts import Facts
 from dtq_core.doctor.finding import WHY, Finding, NotKnown, Severity, known
+from dtq_core.doctor.shell import quote
 
 ERROR, WARNING, ADVICE = Severity
 OLDEST = 7
@@ -39,22 +40,21 @@ def script_keys(facts: Facts) -> Iterator[Finding]:
 
 def rights(facts: Facts) -> Iterator[Finding]:
     missing = known(facts.rights)
-    line = f"redis-cli ACL SETUSER {facts.user}"
     if missing.commands:
         names = [name.lower() for name in missing.commands]
         yield _finding(
             "ACL_COMMANDS", ERROR, f"user {facts.user} may not run: {', '.join(names)}",
-            f"{line} {' '.join(f'+{name}' for name in names)}",
+            _allow(facts, "+", names),
         )  # fmt: skip
     if missing.keys:
         yield _finding(
             "ACL_KEYS", ERROR, f"user {facts.user} may not read and write: {', '.join(missing.keys)}",
-            f"{line} {' '.join(_quoted(f'~{pattern}') for pattern in missing.keys)}",
+            _allow(facts, "~", missing.keys),
         )  # fmt: skip
     if missing.channels:
         yield _finding(
             "ACL_CHANNELS", ERROR, f"user {facts.user} may not use the channels: {', '.join(missing.channels)}",
-            f"{line} {' '.join(_quoted(f'&{pattern}') for pattern in missing.channels)}",
+            _allow(facts, "&", missing.channels),
         )  # fmt: skip
     if "EVAL" in missing.commands and len(missing.commands) == 1:
         raise NotKnown("without EVAL the server cannot be asked about the others")
@@ -89,7 +89,7 @@ def failing_writes(facts: Facts) -> Iterator[Finding]:
     if info.get("aof_enabled", "0") != "0" and info.get("aof_last_write_status", "ok") != "ok":
         yield _finding(
             "AOF_WRITE_FAILED", ERROR, "the last write to the append-only file failed",
-            "make room on its disk (df -h), then see the server's log",
+            _after_room(facts, "BGREWRITEAOF"),
         )  # fmt: skip
     if info.get("rdb_last_bgsave_status", "ok") == "ok":
         return
@@ -97,7 +97,7 @@ def failing_writes(facts: Facts) -> Iterator[Finding]:
     refuses = config.get("save") != "" and config.get("stop-writes-on-bgsave-error", "yes") == "yes"
     yield _finding(
         "SNAPSHOT_FAILED", ERROR if refuses else WARNING, "the last snapshot failed",
-        "make room on its disk (df -h), see the server's log, then: redis-cli BGSAVE",
+        _after_room(facts, "BGSAVE"),
     )  # fmt: skip
 
 
@@ -171,11 +171,18 @@ def _set(facts: Facts, name: str, value: str) -> str:
     """The command, or what to do where the server is a service that does not let its users configure it."""
     if isinstance(facts.config, NotKnown):
         return f"in the settings of your Redis service: {name} {value}"
-    return f"redis-cli CONFIG SET {name} {value}"
+    return facts.lines.redis("CONFIG", "SET", name, value)
 
 
-def _quoted(pattern: str) -> str:
-    return f"'{pattern}'"
+def _allow(facts: Facts, sign: str, what: Sequence[str]) -> str:
+    return facts.lines.redis("ACL", "SETUSER", facts.user, *(f"{sign}{name}" for name in what))
+
+
+def _after_room(facts: Facts, command: str) -> str:
+    """Only somebody on the server's machine can make room; then the command writes what could not be written."""
+    folder = "" if isinstance(facts.config, NotKnown) else facts.config.get("dir", "")
+    look = f"df -h {quote(folder)}" if folder else "df -h"
+    return f"make room on the server's disk ({look}), then: {facts.lines.redis(command)}"
 
 
 def _number(text: str | None) -> int:

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from dtq_core.doctor.facts import Facts
 from dtq_core.doctor.finding import WHY, Finding, NotKnown, Severity, known
 from dtq_core.keys import GROUP
 
 ERROR, WARNING, ADVICE = Severity
-_NAMED = 3
+NAMED = 3
 KILL_MARGIN_S = 5.0
 """What a worker needs beyond its drain: to sign off, and to end."""
 
 
 def groups(facts: Facts) -> Iterator[Finding]:
-    bare = [stream for stream in known(facts.streams) if not stream.has_group]
+    bare = [stream for stream in known(facts.streams) if stream.orphaned]
     if bare:
         queues = sorted({stream.queue for stream in bare})
         yield _finding(
-            "GROUP_MISSING", WARNING, f"no group {GROUP!r} on {_some([s.name for s in bare])}",
-            f"start a worker, which makes it: dtq worker run{''.join(f' --queue {q}' for q in queues[:_NAMED])}",
+            "GROUP_MISSING", WARNING, f"no group {GROUP!r} on {some([s.name for s in bare])}",
+            f"start a worker, which makes it: {_serving(facts, queues)}",
         )  # fmt: skip
 
 
@@ -34,23 +34,11 @@ def dead_consumers(facts: Facts) -> Iterator[Finding]:
                 held[consumer] = held.get(consumer, 0) + entries
                 queues[stream.queue] = None
     if held:
-        serving = "".join(f" --queue {q}" for q in list(queues)[:_NAMED])
         yield _finding(
             "DEAD_CONSUMER", WARNING,
-            f"running tasks are held by workers of whom nothing is heard: {sum(held.values())}, by {_some(sorted(held))}",
-            f"a worker of the queue takes them over after {facts.settings.visibility_timeout_s:g} s: dtq worker run{serving}",
-        )  # fmt: skip
-
-
-def eternal_keys(facts: Facts) -> Iterator[Finding]:
-    sample = known(facts.sample)
-    if sample.eternal:
-        seen = "all" if sample.whole else "the first"
-        kept = facts.settings.task_retention_s
-        yield _finding(
-            "NO_TTL", WARNING,
-            f"{len(sample.eternal)} of {seen} {sample.looked_at} keys that should expire do not: {_some(sample.eternal)}",
-            f"redis-cli EXPIRE '{sample.eternal[0]}' {kept}",
+            f"running tasks are held by workers of whom nothing is heard: {sum(held.values())}, by {some(sorted(held))}",
+            f"a worker of the queue takes them over after {facts.settings.visibility_timeout_s:g} s:"
+            f" {_serving(facts, list(queues))}",
         )  # fmt: skip
 
 
@@ -90,10 +78,16 @@ def grace_period(facts: Facts) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+def _serving(facts: Facts, queues: list[str]) -> str:
+    """A worker for all these queues; the names come from the server and may be anything."""
+    return facts.lines.dtq("worker", "run", *(word for name in queues for word in ("--queue", name)))
+
+
 def _finding(code: str, severity: Severity, what: str, fix: str) -> Finding:
     return Finding(code, severity, what, WHY[code], fix)
 
 
-def _some(names: list[str] | tuple[str, ...]) -> str:
-    shown = ", ".join(names[:_NAMED])
-    return shown if len(names) <= _NAMED else f"{shown} and {len(names) - _NAMED} more"
+def some(names: Sequence[str]) -> str:
+    """The first names, and how many more there are."""
+    shown = ", ".join(names[:NAMED])
+    return shown if len(names) <= NAMED else f"{shown} and {len(names) - NAMED} more"

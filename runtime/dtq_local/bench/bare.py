@@ -14,6 +14,7 @@ from dtq_core.store import Store
 from dtq_core.store.replies import sound
 
 GROUP = "bare"
+KEPT_S = 3600
 _BATCH = 100
 """XADDs per round trip; as many as DTQ puts into one call."""
 
@@ -27,7 +28,9 @@ class BareLoop:
 
     async def prepare(self) -> None:
         for reply in await self._store.send(
-            ("DEL", self._stream), ("XGROUP", "CREATE", self._stream, GROUP, "0", "MKSTREAM")
+            ("DEL", self._stream),
+            ("XGROUP", "CREATE", self._stream, GROUP, "0", "MKSTREAM"),
+            ("EXPIRE", self._stream, KEPT_S),
         ):
             sound(reply)
 

@@ -1,4 +1,4 @@
-"""Where `dtq bench` takes place: a key prefix of its own on the user's server, a worker process, and the tidying up."""
+"""Where `dtq bench` takes place: a key prefix of its own on the user's server, a worker process, and its counters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
@@ -22,14 +21,15 @@ from dtq_core.periodic import raise_if_cancelled
 from dtq_core.store import Store
 from dtq_core.store.replies import sound
 from dtq_local.bench.gauge import calls_of, process_cpu_s
+from dtq_local.bench.tidy import own_prefix
 from dtq_local.spawn import popen
 
 START_S = 30.0
 STALL_S = 30.0
 """A measurement that does not move for this long has failed."""
 POLL_S = 0.005
-_SCAN_COUNT = 1000
-_DELETED_AT_ONCE = 100
+KEPT_S = 3600
+"""How long records of tasks stay if nobody removes them."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,13 @@ class Ground:
 
     def __init__(self, settings: Settings, queue: str, concurrency: int, most_tasks: int) -> None:
         self.settings = settings.model_copy(
-            update={"key_prefix": _own_prefix(settings.key_prefix), "max_queue_depth": most_tasks + 1000}
+            update={
+                "key_prefix": own_prefix(settings.key_prefix),
+                "max_queue_depth": most_tasks + 1000,
+                "task_retention_s": KEPT_S,
+                "result_retention_s": KEPT_S,
+                "idem_ttl_s": KEPT_S,
+            }
         )
         self.queue = queue
         self.concurrency = concurrency
@@ -100,18 +106,6 @@ class Ground:
                 process.kill()  # no drain: what it holds is deleted next, and Ctrl-C shall not have to wait for it
                 process.wait()
 
-    async def clear(self) -> int:
-        """Delete every key under our own prefix, in steps; how many there were."""
-        pattern, cursor, deleted = f"{self.settings.key_prefix}:*", "0", 0
-        while True:
-            (reply,) = await self.store.send(("SCAN", cursor, "MATCH", pattern, "COUNT", _SCAN_COUNT))
-            cursor, names = str(sound(reply)[0]), reply[1]
-            for start in range(0, len(names), _DELETED_AT_ONCE):
-                (gone,) = await self.store.send(("DEL", *names[start : start + _DELETED_AT_ONCE]))
-                deleted += int(sound(gone))
-            if cursor == "0":
-                return deleted
-
     async def _worker_is_ready(self) -> bool:
         workers = await Inspector(self.store, self.settings).workers()
         return any(worker.status in ("ready", "busy") for worker in workers)
@@ -122,15 +116,13 @@ class Ground:
             "DTQ_REDIS_URL": self.settings.redis_url.get_secret_value(),
             "DTQ_KEY_PREFIX": self.settings.key_prefix,
             "DTQ_TASK_MODULES": "dtq_local.bench.tasks",
+            "DTQ_TASK_RETENTION_S": str(KEPT_S),
+            "DTQ_RESULT_RETENTION_S": str(KEPT_S),
+            "DTQ_IDEM_TTL_S": str(KEPT_S),
             "DTQ_WORKER_ID": "",
             "DTQ_METRICS_PORT": "0",
             "DTQ_LOG_LEVEL": "ERROR",
         }
-
-
-def _own_prefix(prefix: str) -> str:
-    mark = f"bench-{uuid.uuid4().hex[:8]}"
-    return f"{{{prefix.strip('{}')[:40]}-{mark}}}" if prefix.startswith("{") else f"{prefix[:40]}-{mark}"
 
 
 def _engine_cpu_s(info: dict[str, Any]) -> float | None:

@@ -8,7 +8,7 @@ import random
 import statistics
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,7 @@ from dtq_local.bench.bare import BareLoop
 from dtq_local.bench.gauge import percentile
 from dtq_local.bench.ground import Ground, Reading
 from dtq_local.bench.hint import limit
+from dtq_local.bench.tidy import tidied
 
 ROUNDS = 3
 PAYLOAD = {"data": "x" * 87}
@@ -45,7 +46,8 @@ class Wanted:
 
 @dataclass
 class BenchReport:
-    """Rates are tasks per second, medians of the rounds; ratios are medians of the rounds' ratios. None: not told."""
+    """Rates are tasks per second, medians of the rounds; a ratio is the quotient of the two beside it, and its spread the
+    least and the greatest quotient of a single round. None: not told."""
 
     tasks: int
     concurrency: int
@@ -53,9 +55,11 @@ class BenchReport:
     submit_per_s: float
     bare_submit_per_s: float
     submit_ratio: float
+    submit_spread: tuple[float, float]
     drain_per_s: float
     bare_drain_per_s: float
     drain_ratio: float
+    drain_spread: tuple[float, float]
     latency_ms: dict[str, dict[str, float]]
     """submit, start and end, each from before the submission: p50, p90, p99."""
     commands_per_task: float | None
@@ -82,11 +86,12 @@ class _Round:
 async def measure(settings: Settings, wanted: Wanted, progress: Callable[[int], None] | None = None) -> BenchReport:
     """Measure on the server of `settings`, under a prefix of its own, which is empty again when this returns or raises.
 
-    Raises DtqError: the server or the worker fails.
+    What benchmarks that were killed have left is removed first. Raises LeftBehind where the server is gone in the midst,
+    DtqError when it or the worker fails otherwise.
     """
     ground = Ground(settings, wanted.queue, wanted.concurrency, wanted.tasks)
     try:
-        async with _tidied(ground):
+        async with tidied(ground.store, settings.key_prefix):
             bench = _Bench(ground, wanted, progress)
             quiet = await bench.others_per_s()
             async with ground.worker():
@@ -96,14 +101,6 @@ async def measure(settings: Settings, wanted: Wanted, progress: Callable[[int], 
     finally:
         await ground.store.close()
     return _report(wanted, rounds, latency, round_trip_ms, quiet)
-
-
-@contextlib.asynccontextmanager
-async def _tidied(ground: Ground) -> AsyncIterator[None]:
-    try:
-        yield
-    finally:
-        await ground.clear()
 
 
 class _Bench:
@@ -235,6 +232,8 @@ def _report(
     def median(value: Callable[[_Round], float]) -> float:
         return statistics.median(value(r) for r in rounds)
 
+    submit, bare_submit = median(lambda r: r.submit_per_s), median(lambda r: r.bare_submit_per_s)
+    drain, bare_drain = median(lambda r: r.drain_per_s), median(lambda r: r.bare_drain_per_s)
     engine = _percent(rounds, lambda reading: reading.engine_cpu_s)
     worker = _percent(rounds, lambda reading: reading.worker_cpu_s)
     commands, notes = _commands(rounds, others_per_s)
@@ -243,12 +242,14 @@ def _report(
         tasks=wanted.tasks,
         concurrency=wanted.concurrency,
         rounds=len(rounds),
-        submit_per_s=median(lambda r: r.submit_per_s),
-        bare_submit_per_s=median(lambda r: r.bare_submit_per_s),
-        submit_ratio=median(lambda r: r.submit_per_s / r.bare_submit_per_s),
-        drain_per_s=median(lambda r: r.drain_per_s),
-        bare_drain_per_s=median(lambda r: r.bare_drain_per_s),
-        drain_ratio=median(lambda r: r.drain_per_s / r.bare_drain_per_s),
+        submit_per_s=submit,
+        bare_submit_per_s=bare_submit,
+        submit_ratio=submit / bare_submit,
+        submit_spread=_spread([r.submit_per_s / r.bare_submit_per_s for r in rounds]),
+        drain_per_s=drain,
+        bare_drain_per_s=bare_drain,
+        drain_ratio=drain / bare_drain,
+        drain_spread=_spread([r.drain_per_s / r.bare_drain_per_s for r in rounds]),
         latency_ms={name: {f"p{p}": percentile(ms, p) for p in (50, 90, 99)} for name, ms in latency.items()},
         commands_per_task=None if commands is None else sum(commands.values()),
         commands=dict(Counter(commands or {}).most_common(8)),
@@ -259,6 +260,10 @@ def _report(
         limited_by=sentence,
         notes=notes,
     )
+
+
+def _spread(values: Sequence[float]) -> tuple[float, float]:
+    return min(values), max(values)
 
 
 def _percent(rounds: Sequence[_Round], of: Callable[[Reading], float | None]) -> float | None:
