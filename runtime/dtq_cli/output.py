@@ -40,12 +40,12 @@ class Column:
 
 def document(value: Any) -> None:
     """One JSON document."""
-    print(json.dumps(value, indent=2, ensure_ascii=not speaks_utf8(sys.stdout), default=_plain))
+    print(_json_text(value, indent=2))
 
 
 def json_line(value: Any) -> None:
     """One JSON object in one line, written at once."""
-    print(json.dumps(value, ensure_ascii=not speaks_utf8(sys.stdout), default=_plain), flush=True)
+    print(_json_text(value), flush=True)
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[Any]], *, empty: str) -> None:
@@ -69,11 +69,15 @@ def line(text: str) -> None:
     print(_cut(clean(text, 1000).rstrip(), room()), flush=True)
 
 
+class Block(str):
+    """Text of several lines that is harmless already."""
+
+
 def fields(rows: Sequence[tuple[str, str]]) -> None:
-    """`name  value` lines; a value may have several lines, which are indented to its column."""
+    """`name  value` lines; a Block may have several lines, which are indented to its column. Other values are cleaned."""
     indent = max(len(name) for name, _ in rows) + 2
     for name, value in rows:
-        first, *more = value.split("\n")
+        first, *more = value.split("\n") if isinstance(value, Block) else [clean(value, 1000)]
         print(f"{name:<{indent}}{paint(first)}".rstrip())
         for line in more:
             print(f"{'':<{indent}}{line}")
@@ -87,15 +91,15 @@ def paragraph(label: str, text: str) -> None:
         print(f"{'':<7}{line}")
 
 
-def pretty(value: Any, limit: int = 2000) -> str:
+def pretty(value: Any, limit: int = 2000) -> Block:
     """A JSON value for a person: short ones in one line, longer ones indented, cut at `limit` characters."""
     compact = _json_text(value)
     if len(compact) <= WIDTH - 16:
-        return compact
+        return Block(compact)
     text = _json_text(value, indent=2)
     if len(text) <= limit:
-        return text
-    return f"{text[:limit]}\n{ellipsis()} cut, {len(compact)} characters in all: --json shows them"
+        return Block(text)
+    return Block(f"{text[:limit]}\n{ellipsis()} cut, {len(compact)} characters in all: --json shows them")
 
 
 def paint(text: str) -> str:
@@ -155,8 +159,13 @@ def _plain(value: Any) -> Any:
 
 def _json_text(value: Any, indent: int | None = None) -> str:
     """JSON in which nothing can drive a terminal: JSON escapes control characters up to 31, these are the rest."""
-    text = json.dumps(value, indent=indent, ensure_ascii=False, default=_plain)
-    return "".join(c if c == "\n" or c.isprintable() else f"\\u{ord(c):04x}" for c in text)
+    text = json.dumps(value, indent=indent, ensure_ascii=not speaks_utf8(sys.stdout), default=_plain)
+    if text.isascii() and "\x7f" not in text:
+        return text
+    # What cannot be printed stands inside strings only, so an escape in its place is the same document.
+    return "".join(
+        c if c == "\n" or c.isprintable() else json.dumps(c)[1:-1] if c != "\x7f" else "\\u007f" for c in text
+    )
 
 
 def _fit(columns: Sequence[Column], widths: list[int]) -> list[int]:

@@ -45,6 +45,12 @@ class PurgeReport:
     changed: int
     sample: tuple[str, ...]
     dry_run: bool
+    looked_at_ms: int = 0
+    """The server's time when it began to look; a purge `until` then leaves alone what came later."""
+
+    def document(self) -> dict[str, Any]:
+        """As API and CLI show it."""
+        return {"matched": self.matched, "changed": self.changed, "sample": list(self.sample), "dry_run": self.dry_run}
 
 
 class Client:
@@ -135,16 +141,28 @@ class Client:
         _letter_answer(answer, task_id)
 
     async def purge_dead_letters(
-        self, *, queue: str | None = None, dry_run: bool = False, request_id: str = "", progress: Progress | None = None
+        self,
+        *,
+        queue: str | None = None,
+        dry_run: bool = False,
+        request_id: str = "",
+        progress: Progress | None = None,
+        until_ms: int = 0,
     ) -> PurgeReport:
-        """Discard all dead letters, or those of one queue, in steps; one audit entry. `progress` gets the count so far."""
+        """Discard all dead letters, or those of one queue, in steps; one audit entry. `progress` gets the count so far.
+
+        `until_ms`: only those that were there at this moment of the server's clock.
+        """
         if queue is not None:
             _check_queue(queue)
+        began_ms = await self._server_ms()
         matched = changed = 0
         sample: list[str] = []
         after = "-"
         while True:
             page = await letters.page(self.store, after, BATCH)
+            if until_ms:
+                page = [x for x in page if int(x.entry_id.partition("-")[0]) <= until_ms]
             if not page:
                 break
             after = "(" + page[-1].entry_id
@@ -159,19 +177,31 @@ class Client:
                 progress(matched)
         if not dry_run:
             await self._audit("dlq.purge", request_id, {"queue": queue, "discarded": changed})
-        return PurgeReport(matched, changed, tuple(sample), dry_run)
+        return PurgeReport(matched, changed, tuple(sample), dry_run, began_ms)
 
     async def purge_queue(
-        self, queue: str, *, dry_run: bool = False, request_id: str = "", progress: Progress | None = None
+        self,
+        queue: str,
+        *,
+        dry_run: bool = False,
+        request_id: str = "",
+        progress: Progress | None = None,
+        until_ms: int = 0,
     ) -> PurgeReport:
-        """Cancel everything of a queue that has not started: waiting, delayed, retrying. What runs finishes normally."""
+        """Cancel everything of a queue that has not started: waiting, delayed, retrying. What runs finishes normally.
+
+        `until_ms`: only what was there at this moment of the server's clock.
+        """
         _check_queue(queue)
+        began_ms = await self._server_ms()
+        last_id = f"{until_ms}-18446744073709551615" if until_ms else "+"
         matched = changed = 0
         sample: list[str] = []
         for band in BANDS:
             after = "-"
             while True:
-                step = await self.store.run(self.store.calls.purge_step(queue, band, after, dry_run=dry_run))
+                call = self.store.calls.purge_step(queue, band, after, dry_run=dry_run, last_id=last_id)
+                step = await self.store.run(call)
                 matched += step.matched
                 changed += step.changed
                 sample += step.sample[: _SAMPLE - len(sample)]
@@ -180,7 +210,7 @@ class Client:
                 if not step.next_id:
                     break
                 after = "(" + step.next_id
-        scheduled = await self._scheduled_of(queue)
+        scheduled = await self._scheduled_of(queue, until_ms)
         matched += len(scheduled)
         sample += scheduled[: _SAMPLE - len(sample)]
         for start in range(0, 0 if dry_run else len(scheduled), BATCH):
@@ -191,7 +221,7 @@ class Client:
                 progress(matched)
         if not dry_run:
             await self._audit("queue.purge", request_id, {"queue": queue, "cancelled": changed})
-        return PurgeReport(matched, changed, tuple(sample), dry_run)
+        return PurgeReport(matched, changed, tuple(sample), dry_run, began_ms)
 
     async def pause(self, queue: str, *, request_id: str = "") -> bool:
         """Stop new starts on a queue (decision 21). True if it was not paused before."""
@@ -218,7 +248,11 @@ class Client:
             raise answer
         return answer
 
-    async def _scheduled_of(self, queue: str) -> list[str]:
+    async def _server_ms(self) -> int:
+        (now,) = await self.store.send(("TIME",))
+        return int(now[0]) * 1000 + int(now[1]) // 1000
+
+    async def _scheduled_of(self, queue: str, until_ms: int = 0) -> list[str]:
         """Ids of `queue` in the schedule and the claims. Read from the far end, since members leave at the near one."""
         keys = self.store.keys
         found: dict[str, None] = {}
@@ -228,8 +262,12 @@ class Client:
                 (ids,) = await self.store.send(("ZREVRANGE", name, rank, rank + _SCHEDULE_PAGE - 1))
                 if isinstance(ids, Exception):
                     raise StoreError(str(ids))
-                queues = await self.store.send(*(("HGET", keys.task(i), "queue") for i in ids))
-                found.update((i, None) for i, q in zip(ids, queues, strict=True) if q == queue)
+                rows = await self.store.send(*(("HMGET", keys.task(i), "queue", "created_at") for i in ids))
+                found.update(
+                    (i, None)
+                    for i, row in zip(ids, rows, strict=True)
+                    if isinstance(row, list) and row[0] == queue and not (until_ms and _later(row[1], until_ms))
+                )
                 rank += len(ids)
                 if len(ids) < _SCHEDULE_PAGE:
                     break
@@ -238,6 +276,10 @@ class Client:
     async def _audit(self, action: str, request_id: str, detail: dict[str, Any]) -> None:
         if self.actor:
             await ledger.write_audit(self.store, self.actor, action, request_id, json.dumps(detail))
+
+
+def _later(created_at: str | None, until_ms: int) -> bool:
+    return bool(created_at and created_at.isdigit() and int(created_at) > until_ms)
 
 
 def _check_id(task_id: str) -> str:

@@ -170,3 +170,22 @@ def test_the_last_column_may_wrap() -> None:
     lines = screen.getvalue().splitlines()
     assert len(lines) == 4 and all(len(line) <= 80 for line in lines)
     assert [line[:4] for line in lines] == ["A  B", "x  w", "   w", "y  s"]
+
+
+HOSTILE = "\x1b]0;pwned\x07\x1b[2J\x9b31m\x7f\u202e\nforged  row"
+
+
+def test_what_came_from_outside_cannot_drive_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    output.fields([("type", HOSTILE), ("payload", output.pretty({"a": HOSTILE, "long": "x" * 100}))])
+    shown = capsys.readouterr().out
+    assert all(c == "\n" or c.isprintable() for c in shown)
+    assert not any(line.startswith("forged") for line in shown.splitlines())
+
+
+@pytest.mark.parametrize("write", [output.document, output.json_line])
+def test_a_document_is_the_same_value_and_drives_no_terminal(capsys: pytest.CaptureFixture[str], write: Any) -> None:
+    value = {"error": HOSTILE, "tag": "\U000e0001", "name": "Zoë 漢"}
+    write(value)
+    shown = capsys.readouterr().out
+    assert json.loads(shown) == value
+    assert all(c == "\n" or c.isprintable() for c in shown)

@@ -19,9 +19,7 @@ class Loop:
     def __init__(self) -> None:
         self.now = 0.0
         self.left: list[float] = []
-        run = SimpleNamespace(
-            deadline=10.0, is_async=True, delivery=SimpleNamespace(task_type="block")
-        )
+        run = SimpleNamespace(deadline=10.0, is_async=True, delivery=SimpleNamespace(task_type="block"))
         self.runs = [run]
         inflight: Any = SimpleNamespace(runs=lambda: self.runs)
         self.tick = LoopTick(

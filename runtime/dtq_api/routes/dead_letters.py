@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 from fastapi import APIRouter, Request, Response
 
 from dtq_api import schemas
@@ -53,7 +51,7 @@ async def purge(
     report = await caller.client.purge_dead_letters(queue=queue, dry_run=dry, request_id=caller.request_id)
     if not dry:
         caller.log("dlq.purge", queue=queue or "", count=report.changed)
-    return json_response(asdict(report))
+    return json_response(report.document())
 
 
 @router.get(

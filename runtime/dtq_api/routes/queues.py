@@ -87,4 +87,4 @@ async def purge(request: Request, caller: Admin, queue: QueueName, dry_run: DryR
         caller.log("queue.purge", queue=queue, count=report.changed)
         # The types of what was purged are not known here; the number of ends is.
         services_of(request).metrics.completed(queue, UNKNOWN_TYPE, "cancelled", tasks=report.changed)
-    return json_response(asdict(report))
+    return json_response(report.document())

@@ -76,7 +76,7 @@ def purge(args: argparse.Namespace) -> int:
         what="dropping dead letters",
         ask=lambda n: f"Drop {output.count(n, 'dead letter')}{where}?",
         done=lambda n: f"{output.count(n, 'dead letter')}{where} dropped",
-        act=lambda session, dry_run, progress: session.client.purge_dead_letters(
-            queue=args.queue, dry_run=dry_run, request_id=session.request_id, progress=progress
+        act=lambda session, dry_run, progress, until_ms: session.client.purge_dead_letters(
+            queue=args.queue, dry_run=dry_run, request_id=session.request_id, progress=progress, until_ms=until_ms
         ),
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict
 
 from dtq_cli import confirm, output
 from dtq_cli.arguments import wants_json
@@ -12,25 +11,28 @@ from dtq_cli.session import Session, run
 from dtq_cli.streams import progress
 from dtq_core.client import PurgeReport
 
-Act = Callable[[Session, bool, Callable[[int], None] | None], Awaitable[PurgeReport]]
+Act = Callable[[Session, bool, Callable[[int], None] | None, int], Awaitable[PurgeReport]]
 
 
 def purge_with_care(
     args: argparse.Namespace, *, what: str, ask: Callable[[int], str], done: Callable[[int], str], act: Act
 ) -> int:
-    """`act(session, dry_run, progress)` after --yes or a yes; 1 after a no.
+    """`act(session, dry_run, progress, until_ms)` after --yes or a yes; 1 after a no.
+
+    After a question only what was there when it was asked is touched.
 
     Raises InvalidArgument without --yes and without a terminal.
     """
     confirm.require_terminal(args, what)
 
     async def look(session: Session) -> PurgeReport:
-        return await act(session, True, None)
+        return await act(session, True, None, 0)
 
     async def destroy(session: Session) -> PurgeReport:
         with progress() as tick:
-            return await act(session, False, tick)
+            return await act(session, False, tick, until_ms)
 
+    until_ms = 0
     if args.dry_run or not args.yes:
         report = run(args, look)
         if args.dry_run:
@@ -38,13 +40,14 @@ def purge_with_care(
         if report.matched and not confirm.ask(ask(report.matched)):
             output.note("nothing was changed")
             return 1
+        until_ms = report.looked_at_ms
     report = run(args, destroy)
     return _report(args, report, done(report.changed))
 
 
 def _report(args: argparse.Namespace, report: PurgeReport, sentence: str) -> int:
     if wants_json(args):
-        output.document(asdict(report))
+        output.document(report.document())
         return 0
     print(sentence)
     if report.dry_run:

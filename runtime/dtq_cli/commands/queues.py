@@ -19,8 +19,8 @@ def purge(args: argparse.Namespace) -> int:
         what=f"emptying queue {args.queue}",
         ask=lambda n: f"Cancel {output.count(n, 'task')} of queue {args.queue} that have not started?",
         done=lambda n: f"{output.count(n, 'task')} of queue {args.queue} cancelled",
-        act=lambda session, dry_run, progress: session.client.purge_queue(
-            args.queue, dry_run=dry_run, request_id=session.request_id, progress=progress
+        act=lambda session, dry_run, progress, until_ms: session.client.purge_queue(
+            args.queue, dry_run=dry_run, request_id=session.request_id, progress=progress, until_ms=until_ms
         ),
     )
 

@@ -231,9 +231,9 @@ class Transitions:
             args += (x.task_id, x.letter_id, x.queue, x.metadata)
         return self.call("discard", [self.keys.dead_letters], args, list)
 
-    def purge_step(self, queue: str, band: int, first_id: str, *, dry_run: bool) -> Call[PurgeStep]:
+    def purge_step(self, queue: str, band: int, first_id: str, *, dry_run: bool, last_id: str = "+") -> Call[PurgeStep]:
         return self.call(
-            "purge", [self.keys.stream(queue, band)], [queue, first_id, BATCH, int(dry_run)],
+            "purge", [self.keys.stream(queue, band)], [queue, first_id, BATCH, int(dry_run), last_id],
             lambda r: PurgeStep(r[0], r[1], r[2], tuple(r[3])),
         )  # fmt: skip
 

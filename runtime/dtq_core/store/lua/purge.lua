@@ -1,11 +1,11 @@
 -- Does: one step through one band of a queue: cancels what waits and drops stray entries; what runs goes on and finishes normally.
 -- KEYS: 1 the stream
--- ARGV: 7 queue · 8 first id to look at · 9 at most · 10 dry run (1)
+-- ARGV: 7 queue · 8 first id to look at · 9 at most · 10 dry run (1) · 11 last id to look at ("+": whatever there is)
 -- Returns: {id to go on from ("" = the end), matched, changed, up to 10 task ids}
 -- Publishes: TASK_CANCELLED
 local matched, changed, sample, last = 0, 0, {}, ''
 sound(ARGV[7])
-local entries = call('XRANGE', KEYS[1], ARGV[8], '+', 'COUNT', ARGV[9])
+local entries = call('XRANGE', KEYS[1], ARGV[8], ARGV[11], 'COUNT', ARGV[9])
 for _, entry in ipairs(entries) do
   local id, f = entry[1], entry[2]
   last = id
