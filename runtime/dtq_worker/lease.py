@@ -31,6 +31,11 @@ ROW_INTERVALS = 10
 TYPES_KEPT_S = 7 * 86_400
 
 
+def row_ttl_s(heartbeat_interval_s: float) -> int:
+    """How long a worker's row outlives its last heartbeat (§2)."""
+    return max(1, round(ROW_INTERVALS * heartbeat_interval_s))
+
+
 class LeaseKeeper(threading.Thread):
     """One heartbeat per interval, and at once when nudged. Lives until `stop`, the drain included."""
 
@@ -58,15 +63,14 @@ class LeaseKeeper(threading.Thread):
         self._rng = random.Random()
         self._fenced = False
 
-    def row(self, now_ms: int) -> dict[str, Any]:
-        """The fields of dtq:worker:<id> (§2). `status` is what we say of ourselves: never stale."""
+    def row(self) -> dict[str, Any]:
+        """The fields of dtq:worker:<id> (§2) beside last_heartbeat. `status` is what we say of ourselves: never stale."""
         active = self.executor.inflight.active
         status = self.status if self.status != "ready" else "busy" if active else "ready"
         return {
             "worker_id": self.worker_id,
             "hostname": socket.gethostname(),
-            "started_at": self.started_ms or now_ms,
-            "last_heartbeat": now_ms,
+            "started_at": self.started_ms,
             "active_tasks": active,
             "concurrency": self.executor.inflight.concurrency,
             "tasks_processed": self.counters.processed,
@@ -116,31 +120,24 @@ class LeaseKeeper(threading.Thread):
 
     def beat(self) -> None:
         """Write the row and announce the task types (decision 13). Raises DtqError when Redis fails."""
-        keys, settings = self.store.keys, self.store.settings
-        now, born = self.store.send(("TIME",), ("HGET", keys.worker(self.worker_id), "started_at"))
-        if isinstance(born, str) and self.started_ms and born != str(self.started_ms):
+        settings = self.store.settings
+        announced = self.status != "draining"
+        call = self.store.calls.beat(
+            row_ttl_s(settings.heartbeat_interval_s),
+            self.row(),
+            born_ms=self.started_ms,
+            queues=self.queues if announced else (),
+            types=sorted(self.executor.registry.handlers) if announced else (),
+            types_kept_s=TYPES_KEPT_S,
+        )
+        errors = self.store.run(call)
+        if errors is None:
             # We were suspended for so long that our row expired, and another one took our fixed name (BQ-62).
             logger.error("another worker is %s by now: leaving, nothing is acknowledged", self.worker_id)
             logging.shutdown()
             os._exit(1)
-        if isinstance(now, Exception):
-            raise now
-        now_ms = int(now[0]) * 1000 + int(now[1]) // 1000
-        fields = [part for pair in self.row(now_ms).items() for part in pair]
-        ttl_s = max(1, round(ROW_INTERVALS * settings.heartbeat_interval_s))
-        key = keys.worker(self.worker_id)
-        commands: list[Sequence[Any]] = [
-            ("HSET", key, *fields), ("HDEL", key, "stale"), ("EXPIRE", key, ttl_s), ("SADD", keys.workers, self.worker_id),
-        ]  # fmt: skip
-        types = [part for name in sorted(self.executor.registry.handlers) for part in (now_ms, name)]
-        if types and self.status != "draining":
-            for queue in self.queues:
-                commands.append(("ZADD", keys.task_types(queue), *types))
-                commands.append(("ZREMRANGEBYSCORE", keys.task_types(queue), "-inf", now_ms - TYPES_KEPT_S * 1000))
-                commands.append(("EXPIRE", keys.task_types(queue), TYPES_KEPT_S))
-        for command, answer in zip(commands, self.store.send(*commands), strict=True):
-            if isinstance(answer, Exception):
-                _limited.log(logging.ERROR, f"row {command[0]}", "the worker's row cannot be written: %s", answer)
+        for error in errors:
+            _limited.log(logging.ERROR, f"row {error[:60]}", "the worker's row cannot be written: %s", error)
 
     def _tell(self, part: Sequence[Delivery], answers: Sequence[str]) -> None:
         for delivery, answer in zip(part, answers, strict=True):

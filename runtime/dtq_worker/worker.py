@@ -39,7 +39,7 @@ from dtq_worker import report
 from dtq_worker.children import task_factory
 from dtq_worker.executor import Executor
 from dtq_worker.inflight import InFlight, Stop
-from dtq_worker.lease import ROW_INTERVALS, LeaseKeeper
+from dtq_worker.lease import LeaseKeeper, row_ttl_s
 from dtq_worker.poller import LANES, Poller
 from dtq_worker.reaper import Reaper
 from dtq_worker.settler import Pending, Settler
@@ -184,8 +184,7 @@ class Worker:
                 "interval_ms": str(round(self.settings.heartbeat_interval_s * 1000)),
                 "queues": ",".join(self.queues),
             }
-            ttl_s = max(1, round(ROW_INTERVALS * self.settings.heartbeat_interval_s))
-            if await self.store.run(self.store.calls.register(ttl_s, self.queues, row)):
+            if await self.store.run(self.store.calls.register(self._row_ttl_s, self.queues, row)):
                 if self.worker_id != wanted:
                     logger.warning("worker id %s is in use or left work behind; this is %s", wanted, self.worker_id)
                 return
@@ -265,11 +264,14 @@ class Worker:
                 raise_if_cancelled()
                 logger.exception("the shutdown function %s failed", _name_of(hook))
 
+    @property
+    def _row_ttl_s(self) -> int:
+        return row_ttl_s(self.settings.heartbeat_interval_s)
+
     async def _mark(self, status: str) -> None:
         """Say in Redis what we are doing. From `draining` on no fetch starts anything for us, even one under way."""
-        key = self.store.keys.worker(self.worker_id)
-        ttl_s = max(1, round(ROW_INTERVALS * self.settings.heartbeat_interval_s))
-        await self.store.send(("HSET", key, "status", status, "worker_id", self.worker_id), ("EXPIRE", key, ttl_s))
+        row = {"worker_id": self.worker_id, "status": status}
+        await self.store.run(self.store.calls.beat(self._row_ttl_s, row, born_ms=self._started_ms))
 
     async def _sign_off(self) -> None:
         left = len(self.inflight)

@@ -11,7 +11,7 @@ import pytest
 import uvloop
 from support.engines import Server
 from support.eventually import eventually
-from support.wire import AFTER, Request, script, took
+from support.wire import AFTER, script, took
 from support.world import World
 
 from dtq_core.errors import RedisUnavailable
@@ -183,11 +183,8 @@ def test_an_idle_worker_asks_seldom(world: World) -> None:
     world.worker(wire=wire)
     world.wait_ended([world.submit("echo", {})])
 
-    def beats(request: Request) -> bool:
-        return request.command == "HSET"
-
     wire.forget()
-    eventually(lambda: len(wire.requests(beats)) >= 6, 20, "six heartbeats of half a second")
+    eventually(lambda: len(wire.requests(script("beat"))) >= 6, 20, "six heartbeats of half a second")
     hot = [r.name for r in wire.requests(lambda r: r.script in ("fetch", "reclaim", "claim_due"))]
     assert len(hot) < 60, hot
 
@@ -230,13 +227,38 @@ def test_an_idle_worker_that_may_not_wait_asks_seldom(
     worker = world.worker(wire=wire)
     world.redis.execute_command(*refuse)
     wire.forget()
-    eventually(lambda: len(wire.requests(lambda r: r.command == "HSET")) >= 4, 20, "four heartbeats")
+    eventually(lambda: len(wire.requests(script("beat"))) >= 4, 20, "four heartbeats")
     assert len(wire.requests(script("fetch"))) < 20
     world.wait_ended([world.submit("echo", {})])
     assert worker.log().count("cannot wait for new tasks") == 1
     world.redis.execute_command(*allow)
     wire.forget()
     eventually(lambda: wire.requests(lambda r: r.command == "BLPOP"), 20, "it waits again")
+
+
+@pytest.mark.contract("D31", "BQ-06")
+def test_a_worker_of_a_full_engine_stays_known_and_ends_its_work(
+    own_engine: Server, make_world: Callable[..., World]
+) -> None:
+    """Its heartbeat needs no memory worth the name: nobody takes it for dead, what it runs ends, and it drains."""
+    world = make_world(own_engine)
+    worker = world.worker()
+    task_id = world.submit("gate", {"gate": "g"})
+    world.journal.wait_run(task_id)
+    (worker_id,) = world.redis.smembers("dtq:workers")
+    world.redis.config_set("maxmemory", 1)
+    row = f"dtq:worker:{worker_id}"
+    for _ in range(3):
+        before = world.redis.hget(row, "last_heartbeat")
+        eventually(lambda before=before: world.redis.hget(row, "last_heartbeat") != before, 10, "a heartbeat")
+    world.journal.open("g")
+    assert world.wait_ended([task_id]) == {task_id: "succeeded"}
+    worker.terminate()
+    assert worker.wait(20) == 0, worker.tail()
+    assert world.redis.hget(row, "status") == "stopped"
+    assert "cannot be written" not in worker.log()
+    world.redis.config_set("maxmemory", 0)
+    world.check([task_id], starts=1)
 
 
 @pytest.mark.contract("C6.25", "BQ-06", "BQ-19")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from support.bench import W1, W2, Bench
@@ -202,6 +203,39 @@ def test_a_worker_id_is_given_once(bench: Bench) -> None:
     bench.running(W1)
     assert bench.register(W1) is False, "its last life left an entry behind"
     assert bench.register(W2) is True
+
+
+@pytest.mark.contract("D13", "BQ-62")
+def test_a_heartbeat_writes_the_row_and_the_types(bench: Bench) -> None:
+    bench.register(W1, started_at="7", stale="1")
+    beat = partial(bench.calls.beat, 50, born_ms=7, queues=["a", "b"], types=["x", "y"], types_kept_s=100)
+    for queue in ("a", "b"):
+        bench.redis.zadd(bench.keys.task_types(queue), {"old": bench.now_ms - 100_000, "new": bench.now_ms - 99_000})
+    assert bench.run(beat({"worker_id": W1, "status": "busy"})) == []
+    row = bench.redis.hgetall(bench.keys.worker(W1))
+    assert (row["status"], row["last_heartbeat"], row.get("stale")) == ("busy", str(bench.now_ms), None)
+    for queue in ("a", "b"):
+        announced = bench.redis.zrange(bench.keys.task_types(queue), 0, -1, withscores=True)
+        assert dict(announced) == {"new": bench.now_ms - 99_000, "x": bench.now_ms, "y": bench.now_ms}
+    bench.register(W2, started_at="9")
+    answer, changes = bench.changes(beat({"worker_id": W2, "status": "busy"}))
+    assert (answer, changes) == (None, {}), "another life took this id"
+    bench.redis.delete(bench.keys.worker(W2), bench.keys.workers)
+    assert bench.run(beat({"worker_id": W2, "status": "busy"})) == [], "a row that expired is written anew"
+    assert bench.redis.smembers(bench.keys.workers) == {W2}
+
+
+def test_a_spoiled_key_harms_nothing_else_of_a_heartbeat(bench: Bench, key_audit: KeyAudit) -> None:
+    key_audit.ignore(r"dtq:queue:a:task_types")
+    bench.redis.set(bench.keys.task_types("a"), "spoiled")
+    types = [f"type-{n}" for n in range(5000)]
+    row = {"worker_id": W1, "status": "ready"}
+    errors = bench.run(bench.calls.beat(50, row, queues=["a", "b"], types=types, types_kept_s=100))
+    assert errors is not None
+    assert {e.split(":")[0].split(" ")[0] for e in errors} == {"ZADD", "ZREMRANGEBYSCORE"}
+    assert all("dtq:queue:a:task_types" in e and "WRONGTYPE" in e for e in errors)
+    assert bench.redis.zcard(bench.keys.task_types("b")) == 5000
+    assert bench.redis.hget(bench.keys.worker(W1), "status") == "ready"
 
 
 @pytest.mark.contract("D4", "BQ-12")

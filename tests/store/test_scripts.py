@@ -84,6 +84,7 @@ def test_a_full_engine_finishes_its_work_and_takes_no_more(bench: Bench) -> None
         with pytest.raises(RedisFull):
             bench.run(bench.fetch_call())
         assert bench.run(bench.calls.touch("worker-00000001", running)) == ["OK", "OK"]
+        assert bench.run(bench.calls.beat(50, {"worker_id": "worker-00000001", "status": "busy"})) == []
         assert bench.settle(running[0]) == "succeeded"
         assert bench.settle(running[1], "dead_lettered") == "dead_lettered"
         assert bench.release([delayed]).released == 1

@@ -182,6 +182,13 @@ def test_register(bench: Bench) -> None:
     assert first is True
 
 
+def test_beat(bench: Bench) -> None:
+    bench.register(W1, started_at="7")
+    row = {"worker_id": W1, "status": "busy"}
+    first, second = bench.twice(bench.calls.beat(50, row, born_ms=7, queues=["q"], types=["x"], types_kept_s=9))
+    assert first == second == []
+
+
 def test_sign_off(bench: Bench) -> None:
     bench.register()
     bench.settle(bench.running())

@@ -10,6 +10,7 @@ def walk(bench: Bench) -> None:
     calls = bench.calls
     bench.run(calls.ensure_groups(["default", "other"]))
     bench.register(W1, queues=["default", "other"])
+    bench.run(bench.calls.beat(50, {"worker_id": W1}, queues=["default"], types=["echo"], types_kept_s=9))
     bench.announce("elsewhere")
     bench.submit(idempotency_key="k", metadata={"ttl_seconds": 60})
     bench.submit(priority=9, queue="other")

@@ -15,8 +15,8 @@ from dtq_core.task import LIVE, NAMED_TRANSITIONS, TERMINAL, TRANSITIONS
 
 ALLOW_OOM = frozenset(
     {
-        "adopt", "audit_check", "audit_counts", "cancel", "claim_due", "discard", "ensure_groups", "handback", "pause",
-        "prune", "purge", "reclaim", "register", "release", "renew", "renew_lock", "return_stale", "settle", "sign_off",
+        "adopt", "audit_check", "audit_counts", "beat", "cancel", "claim_due", "discard", "ensure_groups", "handback",
+        "pause", "prune", "purge", "reclaim", "register", "release", "renew", "renew_lock", "return_stale", "settle", "sign_off",
         "stale", "sweep_queue", "touch",
     }
 )  # fmt: skip

@@ -289,6 +289,24 @@ class Transitions:
             [ttl_s, len(queues), *queues, *fields], bool,
         )  # fmt: skip
 
+    def beat(
+        self,
+        ttl_s: int,
+        row: Mapping[str, Any],
+        born_ms: int = 0,
+        queues: Sequence[str] = (),
+        types: Sequence[str] = (),
+        types_kept_s: int = 0,
+    ) -> Call[list[str] | None]:
+        """Errors of single writes; None when the id is another worker's by now. `row` must begin with worker_id."""
+        fields = [part for pair in row.items() for part in pair]
+        return self.call(
+            "beat",
+            [self.keys.worker(row["worker_id"]), self.keys.workers, *(self.keys.task_types(q) for q in queues)],
+            [born_ms, ttl_s, types_kept_s, len(row), *fields, *types],
+            lambda r: list(r[1:]) if r[0] == 1 else None,
+        )  # fmt: skip
+
     def sign_off(self, worker_id: str, queues: Sequence[str], row_kept_s: int = 60) -> Call[int]:
         return self.call(
             "sign_off", [self.keys.worker(worker_id), self.keys.workers], [worker_id, row_kept_s, *queues], int
