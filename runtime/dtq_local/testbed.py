@@ -7,6 +7,7 @@ so that a test decides when something happens. Every script is handed the bed's 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import inspect
 import os
 import tempfile
@@ -40,6 +41,8 @@ from dtq_worker.settler import Settler
 
 T = TypeVar("T")
 WORKER_ID = "worker-testbed0"
+_LOOK_S = 0.5
+_LOOP_ENDED = "the event loop of `dtq` has ended: a callback that a handler left on it raised SystemExit or the like"
 _THROW_AWAY = ("--appendonly", "no", "--save", "")
 
 
@@ -142,10 +145,19 @@ class Bed:
         """Put a dead letter back on its queue, as dtq_core.client.Client.requeue."""
         self._wait_for(self._room.client.requeue(task_id))
 
+    def pause(self, queue: str = "default") -> None:
+        """Stop new starts on a queue, as Client.pause."""
+        self._wait_for(self._room.client.pause(queue))
+
+    def resume(self, queue: str = "default") -> None:
+        """Let a paused queue start tasks again."""
+        self._wait_for(self._room.client.resume(queue))
+
     def close(self) -> None:
         """Run the shutdown functions and let go of everything."""
         try:
-            self._wait_for(self._room.close())
+            if self._thread.is_alive():  # else the test has heard of it already
+                self._wait_for(self._room.close())
         finally:
             self.producer.close()
             self._loop.call_soon_threadsafe(self._loop.stop)
@@ -156,7 +168,14 @@ class Bed:
         if threading.current_thread() is self._thread:
             coroutine.close()
             raise RuntimeError("of `dtq`, a handler may use submit only: the rest waits for handlers to end")
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+        if not self._thread.is_alive():
+            coroutine.close()
+            raise RuntimeError(_LOOP_ENDED)
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        while not concurrent.futures.wait([future], timeout=_LOOK_S).done:
+            if not self._thread.is_alive():
+                raise RuntimeError(_LOOP_ENDED)
+        return future.result()
 
 
 class _Producer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 from collections.abc import Callable
 
@@ -26,6 +27,8 @@ def run(settings: Settings) -> int:
 
     Raises InvalidConfig, and RedisUnavailable when Redis cannot be reached at start.
     """
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, lambda *_: os._exit(0))  # the lock is not ours yet
     return asyncio.run(_main(settings))
 
 

@@ -23,7 +23,9 @@ class PermanentError(TaskError):
 
 
 class InvalidPayload(PermanentError):
-    """The payload does not fit the model that the handler declares."""
+    """The payload does not fit the model that the handler declares. `code` is stable, as those of dtq_core.errors."""
+
+    code = "INVALID_PAYLOAD"
 
 
 class DuplicateTask(TaskError):

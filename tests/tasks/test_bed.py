@@ -234,6 +234,34 @@ def test_a_handler_cannot_wait_for_the_bed(dtq):
     assert "submit only" in dtq.task(task_id).last.error_message
 
 
+def test_a_paused_queue_waits(dtq):
+    seen = seen_by("one")
+    task_id = dtq.submit("one")
+    dtq.pause()
+    dtq.run_until_idle()
+    assert (dtq.task(task_id).status, seen.attempts) == ("queued", [])
+    dtq.resume()
+    dtq.run_until_idle()
+    assert dtq.task(task_id).status == "succeeded"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_loop_that_a_handler_ended_fails_the_test_instead_of_hanging_it(dtq_session):
+    with dtq_session.fresh() as bed:
+
+        @task("ends_the_loop")
+        async def ends_the_loop(payload, ctx):
+            def leave() -> None:
+                raise SystemExit(3)
+
+            asyncio.get_running_loop().call_soon(leave)
+            await asyncio.sleep(10)
+
+        bed.submit("ends_the_loop")
+        with pytest.raises(RuntimeError, match="event loop of `dtq` has ended"):
+            bed.run_until_idle()
+
+
 def test_start_up_and_shut_down_functions_run_once_around_the_tasks(dtq_session):
     calls = []
     with dtq_session.fresh() as dtq:
