@@ -100,6 +100,24 @@ _EVENT = {
     "worker_id": "",
     "metadata": "",
 }
+_UP = {
+    "pid": "of `dtq up`",
+    "url": "of the server, without its password",
+    "state_dir": "where data and log are kept",
+    "started_at": "since when",
+    "engine": "pid, port and version of its own engine; null while there is none",
+    "own_engine": "false on a server that was given",
+    "api": "URL of the HTTP API, or null",
+    "api_key": "whether destructive calls need a key",
+    "processes": "pid by name of what runs now",
+    "names": "of all processes that belong to it",
+    "queues": "which its workers serve",
+    "task_modules": "which its workers load",
+    "concurrency": "tasks at a time in each worker",
+    "reload": "whether workers start again when these change",
+    "ready": "whether everything has worked once",
+    "stop_s": "seconds that an orderly stop may take",
+}
 _PAUSE = Document({"queue": "its name", "paused": "what it is now", "changed": "false where it was so already"})
 
 DOCUMENTS = {
@@ -166,9 +184,11 @@ DOCUMENTS = {
             "submit_per_s": "tasks a second that one producer submits, 100 a call",
             "bare_submit_per_s": "XADDs a second, 100 a round trip",
             "submit_ratio": "of the two",
+            "submit_spread": "lowest and highest of the rounds",
             "drain_per_s": "tasks a second that one worker does",
             "bare_drain_per_s": "entries a second that a bare loop reads, acknowledges and deletes",
             "drain_ratio": "of the two",
+            "drain_spread": "lowest and highest of the rounds",
             "latency_ms": "submit, start and end of a single task, each with p50, p90 and p99, from before its submission",
             "commands_per_task": "commands that the server ran, those inside scripts included; null where INFO is refused",
             "commands": "the most frequent of them, per task",
@@ -194,6 +214,18 @@ DOCUMENTS = {
             "ledgers": "the counters of each queue, by its name",
         },
         note="The document is printed too when the status is 1.",
+    ),
+    "up": Document(_UP, note="One line, once everything has worked; the log goes to stderr."),
+    "status": Document(
+        {"running": "true", **_UP},
+        note="Where nothing runs, with status 1: `running` false, and `starting`, whether one is just starting.",
+    ),
+    "down": Document({"stopped": "pid of what was stopped, or null"}),
+    "logs": Document(
+        {"name": "of the process, or null", "line": "what it wrote"}, note="One object a line, not one document."
+    ),
+    "new": Document(
+        {"name": "as given", "path": "its folder", "files": "what was made, from the folder around it"},
     ),
     "completion": Document({"shell": "as given", "script": "its text"}),
 }

@@ -19,6 +19,8 @@ from dtq_cli.streams import WIDTH, room, speaks_utf8, wants_colour
 from dtq_core.text import clean
 
 _SMALLEST = 6
+_SMALLEST_NAME = 15
+_WRAPPED_AT_LEAST = 20
 _COLOURS = {
     "succeeded": 32, "ready": 32, "ok": 32,
     "running": 36, "busy": 36,
@@ -30,10 +32,15 @@ _COLOURS = {
 
 @dataclass(frozen=True)
 class Column:
-    """`flexible` columns give way when the table is too wide; ids never do. The last one may wrap instead of being cut."""
+    """`flexible` columns give way when the table is too wide; ids of tasks never do.
+
+    `name`: gives way after all others, in its middle, since names of one deployment differ at their ends. The last
+    column may wrap instead of being cut.
+    """
 
     title: str
     flexible: bool = False
+    name: bool = False
     right: bool = False
     wraps: bool = False
 
@@ -54,11 +61,13 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[Any]], *, empty: st
         print(empty)
         return
     cells = [[clean(str(cell), 1000) for cell in row] for row in rows]
+    widths = [max(_width(c) for c in (column.title, *(r[i] for r in cells))) for i, column in enumerate(columns)]
     if columns[-1].wraps:
-        cells = _wrapped(columns, cells)
-    widths = _fit(
-        columns, [max(_width(c) for c in (columns[i].title, *(r[i] for r in cells))) for i in range(len(columns))]
-    )
+        others = sum(widths[:-1]) + 2 * len(widths[:-1])
+        widths[-1] = min(widths[-1], max(_WRAPPED_AT_LEAST, room() - others))
+    widths = _fit(columns, widths)
+    if columns[-1].wraps:
+        cells = _wrapped(cells, widths[-1])
     print(_line([column.title for column in columns], columns, widths, titles=True))
     for row in cells:
         print(_line(row, columns, widths))
@@ -169,25 +178,23 @@ def _json_text(value: Any, indent: int | None = None) -> str:
 
 
 def _fit(columns: Sequence[Column], widths: list[int]) -> list[int]:
-    """Take from the widest flexible column until the table fits."""
+    """Take from the widest flexible column until the table fits, then from the widest name."""
     excess = sum(widths) + 2 * (len(widths) - 1) - room()
-    while excess > 0:
-        candidates = [i for i, c in enumerate(columns) if c.flexible and widths[i] > _SMALLEST]
-        if not candidates:
-            break
-        widths[max(candidates, key=lambda i: widths[i])] -= 1
-        excess -= 1
+    for least, giving in ((_SMALLEST, [c.flexible for c in columns]), (_SMALLEST_NAME, [c.name for c in columns])):
+        while excess > 0:
+            candidates = [i for i, gives in enumerate(giving) if gives and widths[i] > least]
+            if not candidates:
+                break
+            widths[max(candidates, key=lambda i: widths[i])] -= 1
+            excess -= 1
     return widths
 
 
-def _wrapped(columns: Sequence[Column], cells: list[list[str]]) -> list[list[str]]:
+def _wrapped(cells: list[list[str]], width: int) -> list[list[str]]:
     """Rows whose last cell fits beside the others; what is left of it goes on in rows of its own."""
-    others = sum(
-        max(_width(c) for c in (column.title, *(r[i] for r in cells))) + 2 for i, column in enumerate(columns[:-1])
-    )
     rows = []
     for row in cells:
-        first, *more = textwrap.wrap(row[-1], max(20, room() - others)) or [""]
+        first, *more = textwrap.wrap(row[-1], width) or [""]
         rows.append([*row[:-1], first])
         rows += [[*[""] * (len(row) - 1), line] for line in more]
     return rows
@@ -196,11 +203,21 @@ def _wrapped(columns: Sequence[Column], cells: list[list[str]]) -> list[list[str
 def _line(cells: Sequence[str], columns: Sequence[Column], widths: Sequence[int], *, titles: bool = False) -> str:
     parts = []
     for cell, column, width in zip(cells, columns, widths, strict=True):
-        shown = _cut(cell, width)
+        shown = _cut_inside(cell, width) if column.name else _cut(cell, width)
         gap = " " * (width - _width(shown))
         painted = shown if titles else paint(shown)
         parts.append(gap + painted if column.right else painted + gap)
     return "  ".join(parts).rstrip()
+
+
+def _cut_inside(text: str, width: int) -> str:
+    """As _cut, but both ends stay."""
+    if _width(text) <= width:
+        return text
+    end = text[-(width // 2) :]
+    while _width(end) > width // 2:
+        end = end[1:]
+    return _cut(text, width - _width(end)) + end
 
 
 def _cut(text: str, width: int) -> str:

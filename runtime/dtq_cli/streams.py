@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -35,6 +36,16 @@ def discard_stdout() -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
+
+
+def nobody_reads() -> bool:
+    """Whether stdout is a pipe or a socket whose other end is closed; otherwise only the next write would tell."""
+    try:
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+        return any(what & (select.POLLERR | select.POLLHUP) for _, what in poll.poll(0))
+    except (OSError, ValueError):
+        return False
 
 
 def complaint_of_stdout() -> str:

@@ -72,12 +72,6 @@ class TaskNotFound(DtqError):
     code = "TASK_NOT_FOUND"
 
 
-class QueueNotFound(DtqError):
-    """Nothing was ever submitted to a queue of that name and no worker serves it."""
-
-    code = "QUEUE_NOT_FOUND"
-
-
 class WorkerNotFound(DtqError):
     """No worker of that id, or its row is gone."""
 
@@ -173,7 +167,6 @@ STATUS_OF_CODE: dict[str, tuple[int, int]] = {
     "QUEUE_FULL": (429, 1),
     "QUEUE_LIMIT": (400, 1),
     "TASK_NOT_FOUND": (404, 1),
-    "QUEUE_NOT_FOUND": (404, 1),
     "WORKER_NOT_FOUND": (404, 1),
     "CANCEL_REQUESTED": (409, 1),
     "TASK_TERMINAL": (410, 1),

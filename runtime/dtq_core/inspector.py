@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -251,9 +251,12 @@ class Inspector:
         (entries,) = await self.store.send(("XREVRANGE", self.store.keys.audit, "+", "-", "COUNT", limit))
         return [pairs(fields) for _, fields in sound(entries)]
 
-    async def events(self) -> AsyncIterator[Event]:
-        """The live feed from now on; messages that are no events are passed over. Raises RedisUnavailable when it breaks."""
-        async for message in self.store.subscribe(self.store.keys.events):
+    async def events(self, ready: Callable[[], None] = lambda: None) -> AsyncIterator[Event]:
+        """The live feed from now on; messages that are no events are passed over. Raises RedisUnavailable when it breaks.
+
+        `ready` is called once nothing that happens from then on is missed.
+        """
+        async for message in self.store.subscribe(self.store.keys.events, ready):
             try:
                 yield Event.parse(message)
             except ValueError:

@@ -20,6 +20,7 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 
 from dtq_core.config import load_settings
+from dtq_core.text import redact
 from dtq_local import banner, modules, wiping
 from dtq_local.child import Child, Exited, how_it_ended
 from dtq_local.console import Console, wants_colour
@@ -197,7 +198,7 @@ class Supervisor:
         assert record is not None
         if self._options.as_json:
             with contextlib.suppress(OSError, ValueError):
-                print(json.dumps(asdict(record)), flush=True)
+                print(json.dumps({**asdict(record), "url": redact(record.url)}), flush=True)
             return
         self._console.raw(banner.render(record, self._options.state.shown, banner.how_to_call(), missing))
 

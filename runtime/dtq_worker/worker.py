@@ -112,13 +112,14 @@ class Worker:
         work = [
             *(supervised(f"lane {name}", partial(poller.serve, name)) for name in LANES),
             supervised("wait", poller.wait),
-            supervised("watch", executor.watch),
             supervised("nudges", lambda: self._nudges(keeper)),
             every("reaper", reaper.step, reaper.interval_s),
             every("scheduler", schedule, self.scheduler.interval_s),
         ]
+        watch = loop.create_task(supervised("watch", executor.watch))
+        self.loops.add("watch", watch.done)
         loops = [loop.create_task(step) for step in work]
-        names = (*(f"lane {name}" for name in LANES), "wait", "watch", "nudges", "reaper", "scheduler")
+        names = (*(f"lane {name}" for name in LANES), "wait", "nudges", "reaper", "scheduler")
         for name, task in zip(names, loops, strict=True):
             self.loops.add(name, task.done)
         self.loops.add("leases", lambda: not keeper.is_alive())
@@ -131,6 +132,8 @@ class Worker:
                 task.cancel()
             await asyncio.wait(loops, timeout=2.0)
             await self._shut_down(state)
+            watch.cancel()  # not before: it shows that the loop turns, which a shutdown function may keep from it
+            await asyncio.wait([watch], timeout=2.0)
             self.telemetry.close()
             keeper.stop()
             await asyncio.to_thread(keeper.join, 2.0)

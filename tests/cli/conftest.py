@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from cli.calls import Cli, clean_environment
-from support.engines import Server
+from support.engines import DEFAULT_KIND, Server, private
 from support.eventually import eventually
 from support.processes import DTQ, Process
 
@@ -39,3 +39,10 @@ def worker(cli: Cli, tmp_path: Path) -> Iterator[Callable[..., Process]]:
     yield start
     for process in started:
         process.kill()
+
+
+@pytest.fixture
+def own_engine(tmp_path: Path) -> Iterator[Server]:
+    """An engine that may be stopped and started."""
+    with private(DEFAULT_KIND, tmp_path / "engine") as server:
+        yield server

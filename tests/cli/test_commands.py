@@ -244,6 +244,10 @@ def test_queue_pause_resume_stats(cli: Cli) -> None:
     assert cli.json("queue", "resume", "default")["changed"] is True
     assert cli.json("queue", "stats") == {"queues": [{**stats, "paused": False}]}
     assert cli.json("queue", "stats", "unknown")["depth"] == 0
+    assert cli("queue", "stats", "unknown").err == "there is no queue unknown yet\n"
+    for words in ("pause", "resume", "stats"):
+        assert cli("queue", words, "defalt").err == "there is no queue defalt yet; did you mean default?\n"
+        assert cli("queue", words, "default").err == ""
     cli.refused("INVALID_ARGUMENT", "queue", "pause", "No Queue", status=2)
 
 

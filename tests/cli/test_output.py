@@ -172,6 +172,28 @@ def test_the_last_column_may_wrap() -> None:
     assert [line[:4] for line in lines] == ["A  B", "x  w", "   w", "y  s"]
 
 
+def test_a_long_name_gives_way_last_and_keeps_both_ends() -> None:
+    columns = [
+        Column("WORKER", name=True),
+        Column("HOST", flexible=True),
+        Column("BUSY"),
+        Column("OUTCOME", wraps=True),
+    ]
+    pods = [f"shop-orders-worker-7d9f8b6c5{tail}-{'x' * 40}-{tail}" for tail in ("abcde", "fghij")]
+    with shown() as screen:
+        output.table(columns, [(pod, "h" * 40, "1/4", "word " * 20) for pod in pods], empty="")
+    lines = screen.getvalue().splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    names = [line.split()[0] for line in lines if line.startswith("shop-orders")]
+    assert len(set(names)) == 2 and all(
+        "…" in n and n.endswith(t) for n, t in zip(names, ("abcde", "fghij"), strict=True)
+    )
+    assert lines[1].split()[1] == "hhhhh…", "the others have given way as far as they can"
+    with shown() as screen:
+        output.table(columns, [("worker-0a1b2c3d", "host", "1/4", "ended")], empty="")
+    assert screen.getvalue().splitlines()[1].split() == ["worker-0a1b2c3d", "host", "1/4", "ended"]
+
+
 HOSTILE = "\x1b]0;pwned\x07\x1b[2J\x9b31m\x7f\u202e\nforged  row"
 
 

@@ -61,6 +61,18 @@ def test_a_reader_that_goes_away(cli: Cli) -> None:
         assert done.returncode in (0, 141) and done.stderr == "" and done.stdout.count("\n") == 1, done
 
 
+@pytest.mark.parametrize("words", ["events --follow", "events --seconds 60", "logs -f"])
+def test_a_reader_that_goes_away_while_nothing_is_said(cli: Cli, engine: Server, words: str) -> None:
+    process = subprocess.Popen(
+        [DTQ, *words.split()], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(cli.env), cwd=cli.folder
+    )
+    if words.startswith("events"):
+        eventually(lambda: engine.redis.pubsub_numsub("dtq:events")[0][1] == 1)
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    assert (process.wait(20), process.stderr.read()) == (141, b"")
+
+
 def test_ctrl_c_without_a_terminal_says_nothing(cli: Cli, engine: Server) -> None:
     process = subprocess.Popen(
         [DTQ, "events", "--follow"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(cli.env), cwd=cli.folder

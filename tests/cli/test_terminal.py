@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import pty
 import subprocess
+from pathlib import Path
 
 import pytest
-from cli.calls import Cli
+from cli.calls import Cli, clean_environment
 from cli.terminal import terminal
 from support.engines import Server
 from support.eventually import eventually
@@ -27,6 +28,17 @@ def test_a_purge_asks(cli: Cli, answer: str, code: int) -> None:
         assert "Cancel 1 task of queue default" in screen.shown
         assert ("nothing was changed" in screen.shown) is (code == 1)
     assert cli.json("get", task_id)["status"] == ("cancelled" if code == 0 else "queued")
+
+
+def test_what_comes_after_the_question_is_left_and_told(cli: Cli) -> None:
+    first = cli.submit("demo")
+    with terminal(cli, *PURGE) as screen:
+        screen.until("[y/N] ")
+        later = cli.submit("demo")
+        screen.type("y\n")
+        assert screen.end() == 0
+        assert "1 came after the question and was left" in screen.shown
+    assert [cli.json("get", t)["status"] for t in (first, later)] == ["cancelled", "queued"]
 
 
 def test_ctrl_c_at_the_question(cli: Cli) -> None:
@@ -84,6 +96,23 @@ def test_ctrl_c_while_following(cli: Cli, engine: Server) -> None:
         screen.type("\x03")
         assert screen.end() == 130
         assert "TASK_QUEUED" in screen.shown and "Traceback" not in screen.shown
+
+
+def test_following_goes_on_after_an_outage(own_engine: Server, tmp_path: Path) -> None:
+    cli = Cli(tmp_path, clean_environment(DTQ_REDIS_URL=own_engine.url()))
+    with terminal(cli, "events", "--follow") as screen:
+        eventually(lambda: own_engine.redis.pubsub_numsub("dtq:events")[0][1] == 1)
+        own_engine.stop()
+        screen.until("trying again")
+        own_engine.start()
+        screen.until("connected again; events in between were not seen")
+        screen.until(cli.submit("demo"))
+        screen.type("\x03")
+        assert screen.end() == 130
+        assert screen.shown.count("trying again") == 1
+    own_engine.stop()
+    cli.refused("REDIS_UNAVAILABLE", "events", "--follow")
+    own_engine.start()
 
 
 def test_a_broken_pipe_is_quiet(cli: Cli) -> None:

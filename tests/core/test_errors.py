@@ -17,7 +17,6 @@ CODES = {
     "QUEUE_FULL": (429, 1),
     "QUEUE_LIMIT": (400, 1),
     "TASK_NOT_FOUND": (404, 1),
-    "QUEUE_NOT_FOUND": (404, 1),
     "WORKER_NOT_FOUND": (404, 1),
     "CANCEL_REQUESTED": (409, 1),
     "TASK_TERMINAL": (410, 1),

@@ -13,6 +13,8 @@ from local.running import environment
 from support.engines import Server
 from support.processes import DTQ
 
+from dtq_local.spawn import popen
+
 
 @pytest.fixture
 def web_server() -> Iterator[int]:
@@ -58,3 +60,31 @@ def test_one_clear_line(engine: Server, web_server: int, tmp_path: Path, url: st
     assert words in done.stderr and done.stderr.startswith("error ") and done.stderr.count("\n") == 1
     assert "secret-word" not in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_no_document_holds_the_password_of_a_given_server(engine: Server, tmp_path: Path) -> None:
+    engine.redis.acl_setuser(
+        "shop", enabled=True, passwords=["+secret-word"], keys=["*"], channels=["*"], commands=["+@all"]
+    )
+    url = f"redis://shop:secret-word@127.0.0.1:{engine.port}/0"
+    process = popen(
+        [DTQ, "up", "--workers", "1", "--json", "--redis"], cwd=tmp_path, env=environment(DTQ_REDIS_URL=url),
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        documents = process.stdout.readline().decode()
+        documents += "".join(status(tmp_path, *words) for words in ([], ["--json"]))
+        process.terminate()
+        documents += process.communicate(timeout=30)[1].decode()
+        assert process.returncode == 0
+        assert "redis://shop:***@127.0.0.1" in documents and "secret-word" not in documents
+    finally:
+        process.kill()
+        engine.redis.acl_deluser("shop")
+
+
+def status(folder: Path, *words: str) -> str:
+    return subprocess.run(
+        [DTQ, "status", *words], cwd=folder, env=environment(), capture_output=True, text=True, timeout=60, check=True
+    ).stdout

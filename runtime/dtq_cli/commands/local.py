@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from dtq_cli import output
+from dtq_cli import output, streams
 from dtq_cli.arguments import wants_json
 from dtq_cli.commands.processes import look_here, ping, queues, reached
 from dtq_cli.confirm import ask
@@ -88,6 +88,8 @@ def logs(args: argparse.Namespace) -> int:
         raise InvalidArgument(f"there is no log in {state.shown}: dtq up writes one")
     _print(_kept(args, reader, state), args)
     while args.follow:
+        if streams.nobody_reads():
+            raise BrokenPipeError
         _print((line for line in reader.read() if of_engine or _is_of(line, args.name)), args)
         time.sleep(_POLL_S)
     return 0

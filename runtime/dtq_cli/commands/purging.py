@@ -42,7 +42,10 @@ def purge_with_care(
             return 1
         until_ms = report.looked_at_ms
     report = run(args, destroy)
-    return _report(args, report, done(report.changed))
+    status = _report(args, report, done(report.changed))
+    if until_ms and (later := run(args, look).matched):
+        output.note(f"{later} came after the question and {'was' if later == 1 else 'were'} left")
+    return status
 
 
 def _report(args: argparse.Namespace, report: PurgeReport, sentence: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 from dataclasses import asdict
 
 from dtq_cli import output
@@ -27,6 +28,7 @@ def purge(args: argparse.Namespace) -> int:
 
 def pause(args: argparse.Namespace) -> int:
     async def act(session: Session) -> bool:
+        await _mention_unknown(session, args.queue)
         return await session.client.pause(args.queue, request_id=session.request_id)
 
     changed = run(args, act)
@@ -35,6 +37,7 @@ def pause(args: argparse.Namespace) -> int:
 
 def resume(args: argparse.Namespace) -> int:
     async def act(session: Session) -> bool:
+        await _mention_unknown(session, args.queue)
         return await session.client.resume(args.queue, request_id=session.request_id)
 
     changed = run(args, act)
@@ -44,6 +47,7 @@ def resume(args: argparse.Namespace) -> int:
 def stats(args: argparse.Namespace) -> int:
     async def read(session: Session) -> list[QueueStats]:
         if args.queue is not None:
+            await _mention_unknown(session, args.queue)
             return [await session.inspector.queue(args.queue)]
         return sorted(await session.inspector.queues(), key=lambda q: q.queue)
 
@@ -70,6 +74,14 @@ def stats(args: argparse.Namespace) -> int:
     ]
     output.table(columns, rows, empty="no queues yet: they come into being with their first task")
     return 0
+
+
+async def _mention_unknown(session: Session, queue: str) -> None:
+    """A queue comes into being with its first task, so an unknown name is legal, and most often a slip of the keyboard."""
+    names = await session.inspector.queue_names()
+    if queue not in names:
+        close = difflib.get_close_matches(queue, names, 1)
+        output.note(f"there is no queue {queue} yet{f'; did you mean {close[0]}?' if close else ''}")
 
 
 def _report(args: argparse.Namespace, *, paused: bool, changed: bool) -> int:

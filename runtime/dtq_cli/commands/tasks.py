@@ -177,7 +177,7 @@ def _show(task: Task, result: Any) -> None:
 
 def _show_attempts(task: Task) -> None:
     columns = [
-        Column("ATT", right=True), Column("STARTED"), Column("TOOK", right=True), Column("WORKER"),
+        Column("ATT", right=True), Column("STARTED"), Column("TOOK", right=True), Column("WORKER", name=True),
         Column("OUTCOME", wraps=True),
     ]  # fmt: skip
     rows = [
