@@ -76,6 +76,7 @@ def _make(settings: Settings) -> FastAPI:
         lifespan=_lifespan,
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,  # a redirect would name the host that the caller claims to have asked
     )
     app.state.services = services
     app.state.loops = []

@@ -55,6 +55,7 @@ def test_the_page_names_every_code_beside_its_status():
 def test_what_does_not_exist_answers_like_everything_else(api):
     check_error(api.http.get("/nowhere"), 404, "NOT_FOUND")
     check_error(api.http.get("/api/v1/tasks/a/b/c"), 404, "NOT_FOUND")
+    check_error(api.http.post("/api/v1/tasks/", json={}), 404, "NOT_FOUND")
     answer = api.http.delete("/api/v1/tasks")
     check_error(answer, 405, "METHOD_NOT_ALLOWED")
     assert answer.headers["Allow"] == "GET, POST"

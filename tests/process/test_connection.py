@@ -14,8 +14,9 @@ from support.eventually import eventually
 from support.wire import AFTER, script, took
 from support.world import World
 
+from dtq_core.config import load_settings
 from dtq_core.errors import RedisUnavailable
-from dtq_core.store import Store
+from dtq_core.store import Store, SyncStore
 
 
 @pytest.fixture
@@ -234,6 +235,40 @@ def test_an_idle_worker_that_may_not_wait_asks_seldom(
     world.redis.execute_command(*allow)
     wire.forget()
     eventually(lambda: wire.requests(lambda r: r.command == "BLPOP"), 20, "it waits again")
+
+
+@pytest.mark.contract("C9.07")
+def test_requests_of_a_lane_are_counted_also_when_the_connection_fails(own_engine: Server) -> None:
+    async def use() -> list[tuple[str, str]]:
+        store = Store.connect(load_settings(redis_url=own_engine.url()))
+        told: list[tuple[str, str]] = []
+        store.counted = lambda operation, result: told.append((operation, result))
+        lane, call = store.lane(), store.calls.ensure_groups(["default"])
+        await lane.run([call, call])
+        own_engine.stop()
+        with pytest.raises(RedisUnavailable):
+            await lane.run([call, call])
+        own_engine.start()
+        await lane.run([call])
+        await lane.close()
+        await store.close()
+        return told
+
+    ok, failed = ("ensure_groups", "ok"), ("ensure_groups", "redis_unavailable")
+    assert uvloop.run(use()) == [ok, ok, failed, failed, ok]
+
+
+def test_a_blocking_store_that_is_closed_leaves_no_connection(own_engine: Server) -> None:
+    store = SyncStore.connect(load_settings(redis_url=own_engine.url()))
+
+    def ours() -> int:
+        return sum(c["name"] == "dtq" for c in own_engine.redis.client_list())
+
+    store.send(("TIME",))
+    assert ours() == 1
+    store.close()
+    eventually(lambda: ours() == 0, 10, "the connection is closed")
+    store.close()
 
 
 @pytest.mark.contract("D31", "BQ-06")

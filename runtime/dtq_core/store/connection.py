@@ -219,12 +219,17 @@ class Lane:
         in its place as a DtqError. Raises RedisUnavailable when the connection fails, or when the server is not the one
         to talk to now: then nobody knows what was done, and the caller must find out (adopt).
         """
-        with translated(self._leave):
-            try:
-                first, answers = await self._exchange(calls, before, wait_s)
-            except BaseException:
-                await self.close()
-                raise
+        try:
+            with translated(self._leave):
+                try:
+                    first, answers = await self._exchange(calls, before, wait_s)
+                except BaseException:
+                    await self.close()
+                    raise
+        except DtqError as exc:
+            for call in calls if not self._pooled else ():
+                self._store.counted(call.script, exc.code.lower())
+            raise
         read = [self._read(call, answer) for call, answer in zip(calls, answers, strict=True)]
         return [translate(first) if isinstance(first, ResponseError) else first, *read] if before else read
 
@@ -327,6 +332,7 @@ class SyncStore:
         """Never fails."""
         with contextlib.suppress(Exception):
             self.redis.close()
+            self.redis.connection_pool.disconnect()  # a pool that was made elsewhere is not the client's to close
 
     def run(self, call: Call[T]) -> T:
         """As Store.run."""
